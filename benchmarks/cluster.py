@@ -1,32 +1,38 @@
-"""Scoring on Ray: how much faster two actors are than one, and what the driver's memory does.
+"""Scoring on Ray: what two actors do in the time of one, and what the driver's memory does.
 
-Stored embeddings with many classes, so that arithmetic is nearly all of the work. Every run is a
-process of its own that starts Ray on this machine. Starting costs the same for any number of rows,
-so the rate is that between a short and a long run; one actor on one core is the peer. The driver's
-memory is its peak, of its own pages and those of the files it reads together.
+Every run is a process of its own that starts Ray on this machine. Starting costs the same for any
+number of rows, so everything is the difference between a short and a long run. On a machine that
+others use as well, seconds on the clock say little: beside them stands the processor time of the
+actors. Two cores that nobody else uses would take as long as the busier actor computes, so that
+its time, against half of what one actor needs alone, is how close two actors come to linear.
+
+``--part memory`` shows the driver's peak for more and more rows: memory of its own, and pages of
+files that it reads, which the system takes back when it needs them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import hardsight as hs
 from benchmarks._measure import arguments, publish, row
 
-_SHARD = 8192
 _GROWTH = 3  # times as many rows in the long run
 _OBJECTS = 100 << 20  # bytes of the object store, far below what the rows would take
+_ACTOR = "ray::MapWorker"
 
 
 def made_embeddings(folder: Path, rows: int, width: int, classes: int) -> Path:
@@ -44,8 +50,41 @@ def made_embeddings(folder: Path, rows: int, width: int, classes: int) -> Path:
     return folder
 
 
+def made_photos(folder: Path, count: int) -> Path:
+    """JPEG files of 500 x 375 pixels, as smooth as photos are, in two class folders."""
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for number in range(count):
+        coarse = draw.integers(0, 256, (24, 32, 3), dtype=np.uint8)
+        grain = draw.normal(0, 6, (375, 500, 3))
+        smooth = np.asarray(Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC))
+        pixels = np.clip(smooth + grain, 0, 255).astype(np.uint8)
+        file = folder / "ab"[number % 2] / f"{number:05d}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file, quality=90)
+    return folder
+
+
+def scored(data: Path, actors: int) -> None:
+    """The run that is measured: stored embeddings, or photos through a ResNet-18."""
+    options: dict[str, Any] = {"engine": "ray", "ray_actors": actors, "overwrite": True}
+    options |= {"out": data.parent / f"{data.name}-run-{actors}", "show_progress": False}
+    if (data / "embeddings.npy").exists():
+        hs.score(
+            None, data / "embeddings.npy", labels=str(data / "labels.npy"),
+            class_weights=str(data / "weights.npy"), batch_size=8192, shard_rows=8192, **options,
+        )  # fmt: skip
+        return
+    hs.score(
+        "resnet18", data, size=(64, 64), channels=3, mean=(0.5,) * 3, std=(0.25,) * 3,
+        batch_size=8, shard_rows=8, device="cpu", thumbnails=0, **options,
+    )  # fmt: skip
+
+
 def measured(folder: str, actors: int) -> None:
-    """One run, in this process; prints seconds of scoring and the peak of memory in MiB."""
+    """One run, in this process; prints what it cost."""
+    import psutil
     import ray
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -53,65 +92,148 @@ def measured(folder: str, actors: int) -> None:
         address="local", num_cpus=actors, object_store_memory=_OBJECTS, include_dashboard=False,
         log_to_driver=False, logging_level="ERROR",
     )  # fmt: skip
-    data = Path(folder)
+    own, peak = psutil.Process(), dict[str, int]()
+    busy = dict[int, tuple[str, float]]()
     start = time.perf_counter()
-    hs.score(
-        None, data / "embeddings.npy", labels=str(data / "labels.npy"),
-        class_weights=str(data / "weights.npy"), out=data / f"run-{actors}", overwrite=True,
-        engine="ray", ray_actors=actors, batch_size=_SHARD, shard_rows=_SHARD,
-    )  # fmt: skip
+    with _watched(own, peak, busy):
+        scored(Path(folder), actors)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps([seconds, peak]))
+    times = sorted((used for name, used in busy.values() if name.startswith(_ACTOR)), reverse=True)
+    others = sum(used for name, used in busy.values() if not name.startswith(_ACTOR))
+    print(json.dumps({"seconds": seconds, "actors": times, "others": others, **peak}))
 
 
-def run(folder: Path, actors: int) -> tuple[float, float]:
-    """Seconds and peak memory of the driver, of one run in a process of its own."""
+@contextmanager
+def _watched(own: Any, peak: dict[str, int], busy: dict[int, tuple[str, float]]) -> Iterator[None]:
+    """Keep the peak of this process's memory, in KiB, and every process's processor time."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            _note_memory(peak)
+            _note_times(own, busy)
+            done.wait(0.2)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _note_memory(peak: dict[str, int]) -> None:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("RssAnon", "RssFile"):
+            peak[name] = max(peak.get(name, 0), int(value.split()[0]))
+
+
+def _note_times(own: Any, busy: dict[int, tuple[str, float]]) -> None:
+    import psutil
+
+    for process in (own, *own.children(recursive=True)):
+        try:
+            used = process.cpu_times()
+            name = " ".join(process.cmdline())
+        except psutil.Error:  # it ended meanwhile; what it used by then is on record
+            continue
+        # an actor that waits for its end has another name, or none
+        known = busy.get(process.pid, ("", 0.0))[0]
+        name = known if known.startswith(_ACTOR) else name
+        busy[process.pid] = (name, used.user + used.system)
+
+
+def run(folder: Path, actors: int) -> dict[str, Any]:
+    """What one run cost, in a process of its own."""
     words = [sys.executable, "-m", "benchmarks.cluster", "--measure", str(folder), str(actors)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HARDSIGHT_CACHE": "off"}
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=env)
-    seconds, peak = json.loads(done.stdout.splitlines()[-1])
-    return seconds, peak
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def speed(options: Any, place: Path) -> None:
+    """One actor against two."""
+    sizes = (options.rows, _GROWTH * options.rows)
+    if options.photos:
+        folders = [made_photos(place / str(rows), rows) for rows in sizes]
+        what = "photos of 500 x 375 through a ResNet-18 at 64 x 64"
+    else:
+        folders = [
+            made_embeddings(place / str(rows), rows, options.width, options.classes)
+            for rows in sizes
+        ]
+        what = f"embeddings of width {options.width}, {options.classes:,} classes"
+    found: dict[int, list[list[dict[str, Any]]]] = {1: [], 2: []}
+    for _ in range(options.repeats):
+        for actors, runs in found.items():
+            runs.append([run(folder, actors) for folder in folders])
+    more = sizes[1] - sizes[0]
+    alone = statistics.median(long["actors"][0] - short["actors"][0] for short, long in found[1])
+    rows = [_speed_row(actors, runs, alone, more) for actors, runs in found.items()]
+    publish(f"scoring on Ray, {more:,} {what}", rows, file=options.out)
+
+
+def _speed_row(
+    actors: int, runs: list[list[dict[str, Any]]], alone: float, more: int
+) -> dict[str, Any]:
+    seconds = [long["seconds"] - short["seconds"] for short, long in runs]
+    # of all actors the busiest, less what the mean one needs to start and for the short run
+    busiest = [long["actors"][0] - statistics.mean(short["actors"]) for short, long in runs]
+    other = statistics.median(long["others"] - short["others"] for short, long in runs)
+    middle = statistics.median(busiest)
+    return row(
+        f"{actors} actors" if actors > 1 else "1 actor",
+        seconds,
+        actor_cpu_s=round(middle, 2),
+        cpu_ms_per_row=round(1000 * middle * actors / more, 4),
+        of_linear=round(alone / middle / actors, 2),
+        others_cpu_s=round(other, 2),
+        load=round(os.getloadavg()[0], 1),
+    )
+
+
+def memory(options: Any, place: Path) -> None:
+    """The driver's peak, for four times as many rows again and again."""
+    rows, before = [], None
+    for count in (options.rows * 4**step for step in range(options.steps)):
+        folder = made_embeddings(place / str(count), count, 16, 10)
+        found = run(folder, 1)
+        own = found["RssAnon"] * 1024
+        rows.append(
+            row(
+                f"{count:,} rows",
+                [found["seconds"]],
+                own_mib=round(own / 2**20),
+                pages_of_files_mib=round(found["RssFile"] / 1024),
+                bytes_per_row_more=_per_row(before, count, own),
+            )
+        )
+        before = (count, own)
+    publish("peak of the driver's memory", rows, file=options.out)
+
+
+def _per_row(before: tuple[int, int] | None, rows: int, own: int) -> str:
+    return "" if before is None else f"{(own - before[1]) / (rows - before[0]):.1f}"
 
 
 def main(args: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
+    parser.add_argument("--part", choices=["speed", "memory"], default="speed")
     parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--photos", action="store_true", help="score JPEG files")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--classes", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=3, help="of --part memory")
     parser.add_argument("--measure", nargs=2, help="a folder and a number of actors")
     options = parser.parse_args(args)
     if options.measure:
         measured(options.measure[0], int(options.measure[1]))
         return
-    sizes = (options.rows, _GROWTH * options.rows)
     with tempfile.TemporaryDirectory() as place:
-        folders = [
-            made_embeddings(Path(place) / str(rows), rows, options.width, options.classes)
-            for rows in sizes
-        ]
-        found: dict[int, list[list[tuple[float, float]]]] = {1: [], 2: []}
-        for _ in range(options.repeats):
-            for actors, runs in found.items():
-                runs.append([run(folder, actors) for folder in folders])
-    steady = {
-        actors: [long[0] - short[0] for short, long in runs] for actors, runs in found.items()
-    }
-    one, two = (statistics.median(steady[actors]) for actors in (1, 2))
-    rows = [
-        row(
-            f"{actors} actors" if actors > 1 else "1 actor",
-            steady[actors],
-            rows_per_s=round((sizes[1] - sizes[0]) / statistics.median(steady[actors])),
-            of_linear=round(one / two / 2, 2) if actors == 2 else 1.0,
-            peak_mib_short=round(max(short[1] for short, _ in runs)),
-            peak_mib_long=round(max(long[1] for _, long in runs)),
-            load=round(os.getloadavg()[0], 1),
-        )
-        for actors, runs in found.items()
-    ]
-    title = f"{sizes[1] - sizes[0]:,} rows more, width {options.width}, {options.classes:,} classes"
-    publish(f"scoring on Ray, {title}", rows, file=options.out)
+        (memory if options.part == "memory" else speed)(options, Path(place))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import inspect
 import numbers
 import os
 import platform
+import re
 import sys
 import types
 import typing
@@ -350,3 +351,13 @@ def _callers_level() -> int:
     while frame is not None and frame.f_code.co_filename.startswith(ours):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
     return level
+
+
+def is_url(text: str) -> bool:
+    """Whether a name is a URL, such as ``s3://bucket/photos``, also as a path has it, ``s3:/``.
+
+    Example:
+        >>> is_url("s3://bucket/photos"), is_url("hub:owner/name"), is_url("C:/photos")
+        (True, False, False)
+    """
+    return re.match(r"[a-z][a-z0-9+.-]+:/", text, re.IGNORECASE) is not None

@@ -53,10 +53,11 @@ def study() -> None:
 @study.command(epilog=_HUMAN_EPILOG)
 @click.argument("table", type=click.Path(path_type=Path))
 @flags_of(
-    _HUMAN, "human", "out", "scores", "test", "quantiles", "alpha", "resume", "overwrite",
+    _HUMAN, "human", "out", "scores", "test", "quantiles", "alpha", "gallery", "pictures", "resume",
+    "overwrite",
     human={**_FILE, "required": True, "metavar": "FILE"},
     out={**_FILE, "help": _OUT.format("study-human beside the table")},
-    test={"type": click.Choice(["steiger", "meng", "bootstrap"])},
+    test={"type": click.Choice(["steiger", "meng", "bootstrap"])}, pictures={"metavar": "DATA"},
 )  # fmt: skip
 def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
     """Hold every score of TABLE against how often people chose the label.

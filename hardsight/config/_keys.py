@@ -95,6 +95,7 @@ class EvaluateKeys(TypedDict, total=False):
     epsilons: tuple[float, ...] | None
     epsilons_l2: tuple[float, ...] | None
     attack_steps: int
+    ensemble_steps: int
     attack_examples: int
     explain_examples: int
     cam_layer: str | None

@@ -139,11 +139,13 @@ def batches(
         end = len(source) if stop is None else min(stop, len(source))
         loaded = _map_batches(rows, collate, range(start, end), size, count, loading)
     unread, first = 0, ("", "")
+    # an empty first part of the data says nothing about the rest
     some_read = start > 0 or stop is not None  # the caller asked for a part
     with contextlib.closing(loaded):  # workers end with this loop, however it ends
         for batch in loaded:
             if isinstance(batch, HardsightError):
                 raise batch
+            # one readable example is enough: the others are listed, and the run goes on
             some_read = some_read or len(batch.index) > 0
             if batch.errors and not some_read:
                 first = first if unread else batch.errors[0][1:]
@@ -166,6 +168,7 @@ def _renumbered(
 ) -> Generator[Batch, None, None]:
     import torch
 
+    # labels become the model's numbers only here, so that no loader process has to know them
     new = torch.tensor(view.renumber)
     with contextlib.closing(loaded):
         for batch in loaded:
@@ -209,6 +212,7 @@ class _Rows:
     def _prepared(self, example: Example) -> Example:
         import torch
 
+        # pictures are prepared in the loader process: floats of the right size are what is sent
         content = prepared(example.content, self._how, self.source)
         if content is not example.content:  # pixels, made here
             return replace(example, content=torch.from_numpy(content))
@@ -244,6 +248,7 @@ class _Collate:
         import torch
 
         for row in read:
+            # a broken example is listed; anything else, such as a wrong setting, ends the run
             if row.error is not None and not isinstance(row.error, BadExampleError):
                 raise row.error
         errors = [(row.index, row.id, str(row.error)) for row in read if row.error is not None]
@@ -285,6 +290,7 @@ class _Collate:
                 f"{len(labels)}; it must keep every example"
             )
         indices = self._class_indices(labels)
+        # rows are told apart by their place in the batch: another order would mix up all ids
         self._check_order(samples, inputs, indices)
         return inputs, indices
 
@@ -298,6 +304,7 @@ class _Collate:
         is_kept: bool | None = True
         if own is None or sorted(own) != sorted(labels):  # only the collate_fn can read them
             is_kept = self._keeps_order(samples, inputs, labels)
+        # several classes: their labels tell the order, which costs nothing
         elif len(set(own)) > 1:
             is_kept = own == labels
         elif self._of_one_class < _OF_ONE_CLASS:  # of sorted data that may be most of them
@@ -333,6 +340,7 @@ class _Collate:
             again = _row_digests(turned, self._class_indices(in_memory(values)))
         except Exception:  # of any kind: it is a user's own
             return None
+        # the digests of reversed samples in reverse: the order was kept
         if again == rows[::-1]:
             # the same row twice or more looks alike in any order
             return True if len(set(rows)) > 1 or len(rows) == 1 else None
@@ -373,6 +381,7 @@ def _row_digests(inputs: Any, labels: list[int]) -> list[tuple[int, bytes]]:
     parts = [
         in_memory(leaf)
         for leaf in leaves
+        # only what has a row per example can tell the rows apart
         if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim and len(leaf) == len(labels)
     ]
     return [
@@ -397,6 +406,7 @@ def _stack_in_private(contents: list[Any]) -> bool:
     def stacked(*leaves: Any) -> Any:
         return torch.stack(leaves) if isinstance(leaves[0], torch.Tensor) else leaves
 
+    # in the main process nothing is shared, so that is not the reason
     if get_worker_info() is None:
         return False
     try:
@@ -419,9 +429,11 @@ def _map_batches(
         try:
             for batch in _loaded(rows, collate, positions[done:], size, workers, loading):
                 yield batch
+                # a last batch may be shorter; the loop ends by then
                 done += size
             return
         except _WorkerDiedError:
+            # at most these can have been handed out: the killer is among them
             under_way = positions[done : done + size * workers * _PREFETCH]
             for batch in _serial_batches(rows, collate, under_way, size, loading):
                 yield batch
@@ -440,6 +452,7 @@ def _serial_batches(
                 done += size
             return
         except _WorkerDiedError:
+            # example by example, to find the one
             yield collate(_single_rows(rows, positions[done : done + size], loading))
             done += size
 
@@ -477,8 +490,10 @@ def _loaded(
         sampler=positions,
         num_workers=workers,
         collate_fn=collate,
+        # rows of a single example are not batches that a GPU waits for
         pin_memory=torch.cuda.is_available() and isinstance(collate, _Collate),
         prefetch_factor=prefetch if workers else None,
+        # an object that can be pickled, since loader processes may be spawned
         worker_init_fn=_WorkerStart(loading.worker_init),
         multiprocessing_context=loading.context if workers else None,
         generator=torch.Generator().manual_seed(0),  # leaves the user's random state alone
@@ -503,6 +518,8 @@ def _loaded(
                 raise
             death = " ".join(str(err).split())[:200] or type(err).__name__
         if death:  # no longer handling: nothing refers to the iterator, so its workers end here
+            # the traceback held it: without it the workers of this loader would live on beside the
+            # next
             del iterator
             raise _WorkerDiedError(death)
         yield batch
@@ -553,6 +570,7 @@ def _watch_quietly(iterator: Any) -> None:
     """
     from torch.utils.data._utils import signal_handling
 
+    # torch's handler of SIGCHLD would raise wherever the main thread happens to be
     if getattr(iterator, "_worker_pids_set", False):
         signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
         iterator._worker_pids_set = False

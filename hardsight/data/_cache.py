@@ -30,12 +30,25 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hardsight._checks import warn
-from hardsight.data.source import Example, ExampleSource, SourceView, evenly_spaced
+from hardsight.data.source import (
+    Example,
+    ExampleSource,
+    SourceView,
+    evenly_spaced,
+)
 from hardsight.errors import ConfigError, HardsightError
-from hardsight.run_folder import KeptBytes, held, kept_count, remove, replacing, write_text
+from hardsight.run_folder import (
+    CACHE,
+    KeptBytes,
+    cache_folder,
+    held,
+    kept_count,
+    remove,
+    replacing,
+    write_text,
+)
 
-PLACE, BYTES = "HARDSIGHT_CACHE", "HARDSIGHT_CACHE_BYTES"
-_OFF = ("off", "0", "no", "none", "false")
+BYTES = "HARDSIGHT_CACHE_BYTES"
 _MOST_BYTES = 8 * 2**30  # of all entries together; one may take half of it
 WORTH_KEEPING = 2048
 """Pictures; fewer are decoded before anybody notices."""
@@ -90,11 +103,9 @@ class PictureCache:
         Raises:
             ConfigError: the bound is not a number of bytes.
         """
-        said = os.environ.get(PLACE, "").strip()
-        if said.lower() in _OFF:
+        folder = cache_folder()
+        if folder is None:
             return None
-        home = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
-        folder = Path(said or f"{home}/hardsight").expanduser()
         bound = os.environ.get(BYTES, "").strip() or str(_MOST_BYTES)
         if not bound.isdigit():
             raise ConfigError(f"expected {BYTES} to be a number of bytes, got {bound!r}")
@@ -154,6 +165,7 @@ class PictureCache:
         """
         file = self._file(mark)
         about = {"spec": spec, "shape": list(shape), "made": time.time(), "decoder": decoder()}
+        # before it is written: the disk must not hold both at any time
         self._make_room(math.prod(shape))
         with replacing(file) as part:
             whole = np.lib.format.open_memmap(part, "w+", dtype=np.uint8, shape=shape)
@@ -162,6 +174,7 @@ class PictureCache:
                 whole[done : done + len(some)] = some
                 done += len(some)
             whole.flush()
+            # a picture of another size came up; the file is not put in place
             if done < shape[0]:
                 raise _DoesNotFitError
             with replacing(file.with_suffix(".json")) as text:
@@ -297,12 +310,13 @@ def kept_pictures(source: ExampleSource, bar: Bar, *, workers: int = 0) -> Examp
     except (OSError, HardsightError) as err:  # a disk that is full, a folder that is not ours
         warn(
             f"decoded pictures of {source.spec} are not kept in {cache.folder}: {err}; set "
-            f"{PLACE} to another folder, or to off"
+            f"{CACHE} to another folder, or to off"
         )
         return source
 
 
 def _kept(source: ExampleSource, cache: PictureCache, mark: str, fill: Fill) -> ExampleSource:
+    # read, fill if need be, read again: another process may have filled it meanwhile
     for is_last in (False, True):
         pictures = cache.read(mark)
         if pictures is not None and _agrees(source, pictures):

@@ -58,14 +58,14 @@ DEFINITIONS = {
     ),
     "margin": Definition(
         "Margin",
-        "Logit of the own class minus the largest other logit: above 0 the prediction is right. "
-        "Margins of two models compare only if their logits have the same scale.",
+        "Logit of the labelled class minus the largest other logit: above 0 the prediction is "
+        "right. Margins of two models compare only if their logits have the same scale.",
         "higher",
     ),
     "energy": Definition(
         "Conditional energy",
-        "E(y|x), the negative logit of the own class. Lower energy is a stronger claim for the "
-        "label. Shown per class: quartiles over its examples.",
+        "E(y|x), the negative logit of the labelled class. Lower energy is a stronger claim for "
+        "the label. Shown per class: quartiles over its examples.",
     ),
     "norm": Definition(
         "Feature norm", "Length of the vector that enters the classifier layer, at least 0."
@@ -226,8 +226,8 @@ DEFINITIONS = {
     ),
     "silhouette": Definition(
         "Silhouette in angle",
-        "Mean of (b - a) / max(a, b), with a the mean angle to the own class's examples and b the "
-        "smallest mean angle to another class's; from -1 to 1.",
+        "Mean of (b - a) / max(a, b), with a the mean angle to the labelled class's examples and b "
+        "the smallest mean angle to another class's; from -1 to 1.",
         "higher",
     ),
     "tsne": Definition(

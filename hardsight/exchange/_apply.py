@@ -144,12 +144,14 @@ def _fixed(
     current = source
     rows: NDArray[np.int64] = np.arange(len(source))
     *first, last = patches
+    # the last patch alone may add classes: those before it are laid over the data as it is
     for patch in first:
         current = _laid_over(current, patch, cannot_tell)
     if isinstance(current, ExampleSource) and current.numbers is not None:
         rows = current.numbers
     fixed = fixed_labels(current, last, cannot_tell=cannot_tell, may_add=True)
     labels, kept = source.labels.copy(), np.zeros(len(source), np.bool_)
+    # back to positions of the data: rows that an earlier patch left out stay out
     labels[rows] = fixed.labels
     kept[rows] = fixed.kept
     changed = np.flatnonzero((labels != source.labels) & kept)
@@ -184,6 +186,7 @@ def _write(source: Any, fixed: FixedLabels, target: Path, out: Path, links: Link
 
 def _check_fits(place: LabelPlace, out: Path, spec: str) -> None:
     """Raise if a copy there would be a part of the data, replace it, or could not be read."""
+    # files of a folder keep their places below it
     into_folder = place.form in ("folder", "idx") or (
         place.form == "parquet" and place.root.is_dir()
     )
@@ -195,14 +198,17 @@ def _check_fits(place: LabelPlace, out: Path, spec: str) -> None:
     here = out.resolve()
     for read in {place.root, *place.files, *place.beside}:
         there = read.resolve()
+        # samefile: a hard link or another spelling of the same file
         if here == there or (out.exists() and out.samefile(read)):
             raise OptionError(
                 f"{out} is the data itself, which is never touched; name another --out"
             )
+        # parquet files may lie beside others in their folder
         if read.is_dir() and there in here.parents and place.form != "parquet":
             raise OptionError(
                 f"{out} lies in {spec}, and would become a part of the data; choose another --out"
             )
+        # the data would be moved away with the old folder
         if into_folder and here in there.parents:
             raise OptionError(f"{out} holds {spec}, which is never touched; choose another --out")
 

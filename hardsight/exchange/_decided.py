@@ -48,6 +48,7 @@ def patch_of(
     if cannot_tell not in ("keep", "drop"):
         raise OptionError(f"expected cannot_tell to be keep or drop, got {cannot_tell!r}")
     table = read_table(run)
+    # without it nobody could tell whether the patch fits the data
     mark = (table.metadata.get("data") or {}).get("fingerprint")
     if not mark:
         raise PatchError(
@@ -85,6 +86,7 @@ def _evidence(table: ScoreTable, made: pd.DataFrame) -> list[str]:
     values = table.column(suspects.by)
     index = class_numbers(table, "index")
     order = np.argsort(index, kind="stable")
+    # by index: decisions name examples, not rows of the table
     rows = order[np.searchsorted(index, made["index"].to_numpy(), sorter=order)]
     return [f"{suspects.evidence}: {suspects.by} = {values[row]:.4g}" for row in rows.tolist()]
 
@@ -109,6 +111,7 @@ class DataClasses:
         order = table.metadata.get("class_order") or {}
         every = tuple(table.classes)
         named = (table.metadata.get("data") or {}).get("named")
+        # a table may know more classes than the data names
         names = tuple(order.get("data_classes") or (every[:named] if named else every))
         outputs = tuple(order.get("labels") or range(len(names)))
         if len(outputs) != len(names) or len(set(outputs)) != len(outputs):
@@ -121,6 +124,7 @@ class DataClasses:
             return -1
         if label in self.outputs:
             return self.outputs.index(label)
+        # a class of the model that the data lacks comes behind those that it has
         below = sum(output < label for output in self.outputs)
         return len(self.names) + label - below
 

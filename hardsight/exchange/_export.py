@@ -98,6 +98,7 @@ def export_run(
     table = read_table(run)
     exported = _run_rows(run, table)
     chosen = exported.chosen(rows or ("suspects" if to == "label-studio" else "all"), limit)
+    # these two hold no pictures, so that the data need not be there
     source, problem = (None, "") if to in _FILES else _opened(table, data)
     if to in ("label-studio", "fiftyone") and source is None:
         raise DataError(f"{to} needs the pictures, but {problem}")
@@ -150,10 +151,12 @@ def _run_rows(run: str | os.PathLike[str], table: ScoreTable) -> RunRows:
     for _, said in made.groupby("index"):
         row = row_of[int(said["index"].iloc[0])]
         opinions = said[["verdict", "new"]].drop_duplicates()
+        # people disagree: neither is taken
         if len(opinions) > 1:
             verdict[row] = _DISPUTED
         else:
             verdict[row], decided[row] = str(opinions["verdict"].iloc[0]), opinions["new"].iloc[0]
+    # a reviewer may have chosen a class that the model does not name
     most = max(class_numbers(table, name).max(initial=-1) for name in ("label", "prediction"))
     named = table.classes
     classes = (*named, *(str(label) for label in range(len(named), int(most) + 1)))
@@ -173,6 +176,7 @@ def _opened(
     try:
         source = open_source(spec, split=about.get("split"))
     except HardsightError as err:
+        # data that was named must be there; data that is only on record may be gone
         if data is not None:
             raise
         return None, f"the data cannot be opened: {err}; say where it is with --data"

@@ -34,6 +34,7 @@ from hardsight.experiments.el import el_table2 as el_table2
 from hardsight.experiments.el import el_table3 as el_table3
 from hardsight.experiments.el import el_table4 as el_table4
 from hardsight.experiments.el import el_table5 as el_table5
+from hardsight.experiments.el import el_translation as el_translation
 from hardsight.experiments.lab import EXPERIMENTS as EXPERIMENTS
 from hardsight.experiments.lab import SHORT_NAMES as SHORT_NAMES
 from hardsight.experiments.lab import Claim as Claim

@@ -111,6 +111,7 @@ def _open(
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    # count: how many arrivals complete a phase of the barrier
     mbarrier.init(x_full, count=1)
     for group in gl.static_range(2):
         mbarrier.init(turns.index(group), count=1)
@@ -205,6 +206,7 @@ def _products(
     if ALTERNATE:
         # every product is started, if not done: the other group's queue up behind them
         mbarrier.arrive(bars.turns.index(1 - group))
+    # now the accumulator itself is read
     acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
     mbarrier.arrive(bars.empty.index((count + STAGES - 1) % STAGES))
     return acc

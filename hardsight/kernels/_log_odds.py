@@ -271,6 +271,7 @@ def _angular_fake(
     embeddings: Tensor, _labels: Tensor, class_weights: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     result, log_odds, divisor = _reduced_fake(embeddings, reduction=rest[-1])
+    # as long as the tiles that cover the classes: kernels write without a mask
     column = class_weights.new_empty(whole_tiles(class_weights.shape[0]), dtype=torch.float32)
     flags = _flags_fake(embeddings, class_weights)
     others, sines, x_inverse = _row_fake(embeddings), _row_fake(embeddings), _row_fake(embeddings)
@@ -298,6 +299,7 @@ def _angular_backward(
     needs_x, needs_w = needs
     grad = _factors(grad, labels, log_odds, divisor, reduction)
     unit = None
+    # float16 has 5 bits of exponent: slopes of a mean over many examples would vanish in it
     if embeddings.dtype == torch.float16:
         unit = _unit_of(scale * grad * x_inverse, w_inverse)
     fill = _launch.slopes(
@@ -445,6 +447,7 @@ def _products(
     d_x: Tensor | None = None
     d_w: Tensor | None = None
     if needs_w:
+        # rows side by side, also if the weights came transposed: kernels write to it
         d_w = torch.empty_like(class_weights, memory_format=torch.contiguous_format)
     step = _chunk_classes(embeddings, classes, wide=unit is not None)
     # one buffer for all chunks: [N, C] of all classes would be as large as the logits
@@ -455,6 +458,7 @@ def _products(
             chunk, w, d_w_part = buffer, class_weights, d_w
             if last - first < step:
                 chunk = buffer[:, : last - first]
+            # a slice costs a little even if it is all of it
             if last - first < classes:
                 w = class_weights[first:last]
                 d_w_part = None if d_w is None else d_w[first:last]
@@ -488,6 +492,7 @@ def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:
     """
     rows, width = embeddings.shape
     most = CHUNK_BYTES // (rows * embeddings.element_size() + (width * 4 if wide else 0))
+    # few and large chunks: each product of a chunk reads all embeddings again
     step = min(most // 512 * 512, _MOST_CLASSES) if most >= 512 else 256
     return min(step, -(-classes // 256) * 256)
 
@@ -498,6 +503,7 @@ def _wide_product(first: Tensor, second: Tensor) -> Tensor:
         return torch.mm(first, second, out_dtype=torch.float32)
     if first.dtype == torch.float16:  # a sum over many rows may leave its range
         return torch.mm(first.float(), second.float())
+    # before torch 2.8 the product itself is bfloat16
     return torch.mm(first, second).float()
 
 
@@ -509,6 +515,7 @@ def _add_product(total: Tensor | None, first: Tensor, second: Tensor) -> Tensor:
         return torch.addmm(total, first, second, out_dtype=torch.float32, out=total)
     if first.dtype == torch.float32:
         return total.addmm_(first, second)
+    # the sum over chunks is float32 even if each product is not
     return total.add_(torch.mm(first, second))
 
 

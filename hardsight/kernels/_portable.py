@@ -100,12 +100,14 @@ def _target_pairs(
     x_unit, inverse = _unit(x)
     w_unit, _ = _unit(w)
     angle, sine = _chord_angle(x_unit, w_unit)
+    # a NaN that everybody sees, in place of the angle to a class that is not there
     angle = tl.where(wrong, float("nan"), angle)
     tl.store(inverse_out + row, inverse, mask=row < rows)
     tl.store(angle_out + row, angle, mask=row < rows)
     if MODE == ANGULAR:
         tl.store(value_out + row, sine, mask=row < rows)
     if MODE == HEAD or MODE == LINEAR:
+        # in float32 by itself, not from a tile in half precision: the own class decides the loss
         logit = tl.sum(x * w, axis=1)
         if HAS_BIAS:
             logit += tl.load(bias + label, mask=label >= 0, other=0.0).to(tl.float32)
@@ -541,6 +543,8 @@ def add_targets(
         # the sum of the chords, without its component along the class weight
         w_unit = w.to(tl.float32) * inverse_norm
         sums -= pulled * w_unit
+        # an angle does not change along its own vector, so neither may the gradient have such a
+        # part
         sums -= tl.sum(sums * w_unit) * w_unit
         sums *= scale * inverse_norm
         is_whole = is_first
@@ -685,6 +689,7 @@ def curve_slopes(
     _, slope = _curve(
         tl.load(log_odds + row, mask=row < rows, other=0.0) + shift, rest_end, 0.0, BONUS
     )
+    # the divisor of a mean was counted in the forward pass, on the device
     share = tl.load(grad).to(tl.float32) / tl.load(divisor)
     tl.store(out + row, tl.where(label != ignore_index, share * slope, 0.0), mask=row < rows)
 
@@ -696,6 +701,7 @@ def _curve(log_odds, rest_end, at_end, BONUS: tl.constexpr):
     While ``1 - p`` is at least ``rest_end`` that is ``log(1 - p) - log p``, exactly ``-log_odds``;
     beyond it the bonus is its own tangent, ``at_end + (1 - p) / rest_end``.
     """
+    # at most 1, so nothing overflows on either side
     power = tl.exp(-tl.abs(log_odds))
     rest = tl.where(log_odds > 0, power, 1.0) / (1.0 + power)  # 1 - p
     value = tl.maximum(-log_odds, 0.0) + _log_of_one_and(power)
@@ -736,6 +742,7 @@ def merge_head(
         total_angle += tl.load(at, mask=inside, other=0.0)
         part = tl.load(at + 3 * step, mask=inside, other=0.0)
         drop = tl.load(at + 2 * step, mask=inside, other=0.0) - reference
+        # a share without classes has the largest logit -inf, and -inf times 0 is NaN
         drop = tl.where(part > 0, drop, 0.0)
         fade = tl.exp(drop)
         total += fade * part
@@ -754,6 +761,7 @@ def merge_head(
     # terms p (logsumexp - z), all positive: nothing cancels
     entropy = own * surprise + other * (everything - reference) - weight * moment
     label = tl.load(labels + row, mask=inside, other=0)
+    # of equal logits the smaller number wins, wherever it was found
     own_wins = (own_logit > largest) | ((own_logit == largest) & (label < which))
     tl.store(total_angle_out + row, (classes - 1) * (PI / 2) - total_angle, mask=inside)
     tl.store(nearest_out + row, _nearest_angle(nearest), mask=inside)

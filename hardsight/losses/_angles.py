@@ -18,7 +18,7 @@ def avh_logits(
         embeddings: ``[N, D]``, any scale.
         class_weights: ``[C, D]``, any scale.
         scale: :math:`s > 0`.
-        labels: if given, ``[N]``, the angle to the own class is exact even under
+        labels: if given, ``[N]``, the angle to the labelled class is exact even under
             ``torch.compile`` and ``torch.func``, where near-aligned pairs cannot be picked out.
             A label outside ``[0, C)`` picks none.
 

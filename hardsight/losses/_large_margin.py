@@ -1,4 +1,4 @@
-"""Large-margin softmax: a harder angle for the own class."""
+"""Large-margin softmax: a harder angle for the labelled class."""
 
 import dataclasses
 import math
@@ -38,7 +38,7 @@ def large_margin_softmax_loss(
     check_finite: bool = False,
     process_group: Group = None,
 ) -> Tensor:
-    r"""Cross-entropy in which the own class counts as further away than it is.
+    r"""Cross-entropy in which the labelled class counts as further away than it is.
 
     .. math:: L = -\log\frac{e^{\|w_y\|\|x\|\psi(\theta_y)}}
               {e^{\|w_y\|\|x\|\psi(\theta_y)} + \sum_{j \ne y} e^{w_j \cdot x}}, \qquad
@@ -174,7 +174,7 @@ def large_margin_logits(
     """The logits of :func:`large_margin_softmax_loss`, for any loss of logits.
 
     Returns:
-        ``[N, C]``, float32 or wider: inner products, with the own class's made smaller.
+        ``[N, C]``, float32 or wider: inner products, with the labelled class's made smaller.
 
     Example:
         >>> axes = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -194,7 +194,7 @@ def large_margin_logits(
     x, w = widen_together(embeddings, class_weights)
     with torch.autocast(x.device.type, enabled=False):  # which would round the product
         logits = x @ w.T
-    # only the own class's logit changes, so one product serves all the others
+    # only the labelled class's logit changes, so one product serves all the others
     return logits.scatter(1, own.unsqueeze(1), _own_logits(x, own, w, margin, blend)[:, None])
 
 

@@ -46,7 +46,7 @@ def linear_avh_loss(
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: rows of the classifier head, ``[C, D]``, any scale; no bias.
         scale: :math:`s > 0`.
-        margin_rad: added to the angle of the own class, as ArcFace does; 0 is the paper's loss.
+        margin_rad: added to the angle of the labelled class, as in ArcFace; 0 is the paper's loss.
             Logits are linear in angles here, so taking m off the own logit, as CosFace does, is
             ``margin_rad=m / scale``.
         label_smoothing: as in ``cross_entropy``. All logits of an example then have a part in its

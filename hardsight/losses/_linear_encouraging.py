@@ -226,7 +226,7 @@ def log_odds_loss(
     reduction: str,
     check_finite: bool,
 ) -> Tensor:
-    """``curve`` over the own class's log-odds, weighted and reduced as in ``cross_entropy``."""
+    """``curve`` over the label's log-odds, weighted and reduced as in ``cross_entropy``."""
     # where, not a product: the curve of a row that takes no part may be infinite
     values = torch.where(kept, curve(log_odds), 0.0)
     divisor = kept.sum()

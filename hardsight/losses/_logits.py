@@ -67,7 +67,7 @@ def logit_loss(
     else:
         every = curve(class_log_odds(z))
         hard = own_weight * every.gather(-1, own.unsqueeze(-1)).squeeze(-1)
-        # smoothed labels give every class the same small part, so the own class is in the mean too
+        # smoothed labels give every class the same small part, the labelled one included
         flat = (every * class_weight).mean(dim=-1)
         values = (1 - label_smoothing) * hard + label_smoothing * flat
     # weight 0 would not do: 0 times an infinite loss is NaN

@@ -24,8 +24,8 @@ def mirror_mse_loss(
 
     .. math:: L = \frac{1}{C}\sum_c (y_c - p_c)^2 - (y_c p_c)^2 - ((1 - y_c)(1 - p_c))^2
 
-    For hard labels a term is :math:`1 - 2p` at the own class and :math:`2p - 1` elsewhere, so the
-    pull on a probability does not fade as it becomes right.
+    For hard labels a term is :math:`1 - 2p` at the labelled class and :math:`2p - 1` elsewhere, so
+    the pull on a probability does not fade as it becomes right.
 
     Args:
         logits: ``[N, C]``, ``[N, C, ...]`` or ``[C]``.

@@ -45,6 +45,7 @@ def read_patch(path: str | os.PathLike[str]) -> Patch:
     if not file.is_file():
         raise MissingDataError(f"no patch {file}; write one with `hardsight patch export RUN`")
     try:
+        # parquet is what is left: the ending was checked above
         rows = {".csv": _from_csv, ".jsonl": _from_jsonl}.get(suffix, _from_parquet)(file)
     except (csv.Error, UnicodeDecodeError, json.JSONDecodeError, pa.ArrowException) as err:
         raise PatchError(f"{file} cannot be read as a patch: {err}") from err
@@ -79,6 +80,7 @@ def write_patch(patch: Patch, path: str | os.PathLike[str], *, overwrite: bool =
         rows = patch.to_pandas()
         if suffix == ".parquet":
             table = pa.Table.from_pandas(rows, schema=_SCHEMA, preserve_index=False)
+            # pandas writes an index and types there that no other reader needs
             table = table.replace_schema_metadata(None)
             write_parquet(file, [table], table.schema)
         else:
@@ -130,8 +132,10 @@ def _from_csv(file: Path) -> pd.DataFrame:
         source.seek(0)
         # spreadsheets of some countries write semicolons
         separator = max((",", ";", "\t"), key=first.count)
+        # an empty file has no header either
         header, *rows = list(csv.reader(source, delimiter=separator, strict=True)) or [[]]
     header = [name.strip() for name in header]
+    # spreadsheets leave empty lines at the end
     rows = [row for row in rows if row]
     for number, row in enumerate(rows, start=1):
         if len(row) != len(header):

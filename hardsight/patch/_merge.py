@@ -41,6 +41,7 @@ class Conflict:
 def conflicts_of(patch: Patch) -> list[Conflict]:
     """The examples about which people disagree, by index."""
     rows = patch.to_pandas()
+    # several people with the same opinion are not a conflict
     opinions = rows[_OPINION].drop_duplicates()
     disputed = opinions.loc[opinions["index"].duplicated(), "index"].unique()
     rows_in_dispute = rows[rows["index"].isin(disputed)]
@@ -75,11 +76,13 @@ def merged(patches: Sequence[Patch]) -> Patch:
             f"{other[:12]}); merge decisions about the same data"
         )
     frames = [patch.to_pandas() for patch in patches]
+    # an empty frame would turn numbers into objects
     rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
     joined = Patch(rows, where="the merged patch")
     whole = joined.to_pandas()
     # times that are missing are older than all others
     time = whole["time"].fillna(pd.Timestamp(0, tz="UTC"))
+    # of one person the last word counts
     last = time.groupby([whole["index"], whole["reviewer"]]).transform("max")
     latest = whole[time == last].drop_duplicates([*_OPINION, "reviewer"])
     return joined.with_rows(latest)
@@ -106,6 +109,7 @@ def resolved(patch: Patch, how: str) -> Patch:
     weight = _votes(rows) if how == "majority" else _times(rows)
     best = weight.groupby(rows["index"]).transform("max")
     leading = rows[weight == best][_OPINION].drop_duplicates()
+    # a tie is not decided by the order of files
     tied = set(leading.loc[leading["index"].duplicated(), "index"])
     winners = {tuple(row) for row in leading.itertuples(index=False) if row.index not in tied}
     keep = [tuple(row) in winners for row in rows[_OPINION].itertuples(index=False)]
@@ -113,6 +117,7 @@ def resolved(patch: Patch, how: str) -> Patch:
 
 
 def _votes(rows: pd.DataFrame) -> pd.Series:
+    # people, not rows: the same decision twice is one vote
     counts: pd.Series = rows.groupby(_OPINION)["reviewer"].transform("nunique")
     return counts
 
@@ -134,5 +139,6 @@ def _said(group: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _shown(text: str) -> str:
     """An id in a line of text, without what would break it."""
+    # an id may hold line ends, which would break the list of conflicts
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     return plain if len(plain) <= 60 else f"{plain[:57]}..."

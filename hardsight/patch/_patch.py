@@ -117,6 +117,7 @@ class Patch:
     def with_rows(self, rows: pd.DataFrame) -> Patch:
         """A patch of some of these rows, which need not be checked again."""
         other = copy.copy(self)
+        # of other rows
         other.__dict__.pop("digest", None)
         other._rows = rows.reset_index(drop=True)
         return other
@@ -145,6 +146,7 @@ class Patch:
             index=rows["index"].to_numpy(np.int64),
             id=rows["id"].tolist(),
             old=old,
+            # without a new class the old one stays
             new=np.where(new < 0, old, new),
             new_name=rows["new_name"].tolist(),
             is_unsure=np.asarray(verdict == CANNOT_TELL, np.bool_),
@@ -169,6 +171,7 @@ def _checked(rows: pd.DataFrame, where: str) -> pd.DataFrame:
             frame[name] = _whole(given, name, where)
         elif name == "time":
             given = pd.Series(given, index=frame.index)
+            # what is not a time becomes none; a patch may be written by hand
             frame[name] = pd.to_datetime(given, utc=True, format="ISO8601", errors="coerce")
             frame[name] = frame[name].dt.as_unit("us")
         else:
@@ -183,7 +186,9 @@ def _whole(given: Any, name: str, where: str) -> Any:
     import pandas as pd
 
     texts = given.astype(object).fillna("").astype(str).str.strip()
+    # an empty cell is "no class"; an example always has an index
     texts = texts.where(texts != "", "-1") if name != "index" else texts
+    # spreadsheets write whole numbers as 3.0
     plain = texts.str.fullmatch(r"-?\d{1,18}(\.0+)?")
     if not plain.all():
         at = int(np.flatnonzero(~plain)[0])

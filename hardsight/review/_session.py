@@ -77,6 +77,11 @@ class Session:
         weights: str | None = None,
     ) -> None:
         self.table = read_table(run)
+        if (self.table.metadata.get("data") or {}).get("sentences"):
+            raise TableError(
+                f"{run} has a row for each token of sentences, whose labels are the text itself, "
+                "so there is nothing to relabel; look at its report: hardsight report"
+            )
         for column in ("index", "id", "label"):
             if column not in self.table.columns:
                 raise TableError(f"{run} has no column {column!r}, so there is nothing to review")

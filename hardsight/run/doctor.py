@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -29,6 +30,17 @@ _PARTS = {
     "uvicorn": ("uvicorn", "hardsight review", "pip install 'hardsight[app]'"),
     "duckdb": ("duckdb", "filters of hardsight review", "pip install 'hardsight[app]'"),
     "ray": ("ray", "hardsight score --engine ray", "pip install 'hardsight[ray]'"),
+    "torch_geometric": ("torch-geometric", "graphs", "pip install 'hardsight[graph]'"),
+    "sentencepiece": (
+        "sentencepiece",
+        "hardsight experiment run el-translation",
+        "pip install 'hardsight[translation]'",
+    ),
+    "sacrebleu": (
+        "sacrebleu",
+        "hardsight experiment run el-translation",
+        "pip install 'hardsight[translation]'",
+    ),
     "triton": ("triton", "fused GPU kernels", "pip install 'hardsight[kernels]'"),
     "transformers": ("transformers", "hf:NAME models", "pip install transformers"),
     "timm": ("timm", "timm:NAME models", "pip install timm"),
@@ -65,7 +77,10 @@ def findings() -> list[Finding]:
 
 def _part(module: str, distribution: str, purpose: str, step: str) -> Finding:
     try:
-        importlib.import_module(module)
+        # what a package says of its own age is not for this list, and an error in the middle of an
+        # import, which a filter makes of it, would leave half of the package behind
+        with warnings.catch_warnings(action="ignore"):
+            importlib.import_module(module)
         return Finding(distribution, version(distribution), True, purpose, "")
     except PackageNotFoundError:
         return Finding(distribution, "found", True, purpose, "")

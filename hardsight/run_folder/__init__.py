@@ -1,9 +1,11 @@
 """The folder of a run: one writer at a time, one manifest, files that are complete or not there."""
 
 from hardsight.run_folder._files import AGAIN as AGAIN
+from hardsight.run_folder._files import CACHE as CACHE
 from hardsight.run_folder._files import MANIFEST as MANIFEST
 from hardsight.run_folder._files import MEND as MEND
 from hardsight.run_folder._files import Manifest as Manifest
+from hardsight.run_folder._files import cache_folder as cache_folder
 from hardsight.run_folder._files import differences as differences
 from hardsight.run_folder._files import held as held
 from hardsight.run_folder._files import mended_by as mended_by

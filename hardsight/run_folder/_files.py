@@ -41,6 +41,8 @@ AGAIN = f"{MEND} and run again with --resume (resume=True)"
 # memory while a table is written
 ROWS_PER_GROUP = 1 << 20
 MANIFEST = "run.json"
+CACHE = "HARDSIGHT_CACHE"
+_OFF = ("off", "0", "no", "none", "false")
 FORMAT = 1
 UNFINISHED, FINISHED = "unfinished", "finished"
 DISCARDED = "discarded"  # being removed to make room for another run; nothing here counts
@@ -486,3 +488,12 @@ def _let_go_in_a_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go_in_a_fork)
+
+
+def cache_folder() -> Path | None:
+    """Where this user keeps what can be made again; ``None`` if that is turned off."""
+    said = os.environ.get(CACHE, "").strip()
+    if said.lower() in _OFF:
+        return None
+    home = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
+    return Path(said or f"{home}/hardsight").expanduser()

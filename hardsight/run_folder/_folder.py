@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from hardsight._checks import is_url
 from hardsight.errors import OptionError, OutputError, RunExistsError, RunMismatchError
 from hardsight.run_folder._files import (
     DISCARDED,
@@ -213,6 +214,11 @@ class RunFolder:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         if not os.fspath(folder):
             raise OptionError("expected the folder of a run (--out), got an empty name")
+        if is_url(os.fspath(folder)):  # as a path it would be a folder called "s3:"
+            raise OptionError(
+                f"expected the folder of a run (--out) on a disk, got {os.fspath(folder)}; write "
+                "it to a disk that all machines share, or mount the store as one"
+            )
         self.folder = Path(folder)
         self._shards = self.folder / SHARDS
         # of a run that is being written
@@ -330,7 +336,8 @@ class RunFolder:
             return
         read, here = Path(data).resolve(), self.folder.resolve()
         if here != read:
-            if read not in here.parents or any(read.glob("*.parquet")):  # a list of files
+            listed = (file for ending in ("parquet", "tar") for file in read.glob(f"*.{ending}"))
+            if read not in here.parents or any(listed):  # folders in it are not looked at
                 return
             if any(part.startswith(".") for part in here.relative_to(read).parts):
                 return

@@ -76,7 +76,7 @@ def _margin(angles: AngleSummary) -> Tensor:
     inputs=("embeddings", "labels", "class_weights"),
     range=(-math.pi, math.pi),
     higher_is_harder=False,
-    meaning="How much further, in radians, the nearest other class is than the own class. "
+    meaning="How much further, in radians, the nearest other class is than the labelled class. "
     "Below 0, another class is closer in angle.",
     reads="angles",
     formula=_margin,
@@ -86,7 +86,7 @@ def _margin(angles: AngleSummary) -> Tensor:
 def angular_margin(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"
 ) -> Tensor:
-    r"""Angle to the nearest other class minus the angle to the own class.
+    r"""Angle to the nearest other class minus the angle to the labelled class.
 
     .. math:: \min_{c \neq y} \angle(x, w_c) - \angle(x, w_y)
 

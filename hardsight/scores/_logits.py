@@ -104,7 +104,7 @@ def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _el2n(targets: TargetSummary) -> Tensor:
-    # the own class errs by 1 - p_y, which is what all others have together
+    # the labelled class errs by 1 - p_y, which is what all others have together
     return safe_root_(targets.others_prob.square() + targets.others_square)
 
 

@@ -24,7 +24,7 @@ class AngleSummary:
     """Angles of each example, ``[N]`` each.
 
     Attributes:
-        target: angle to the own class weight.
+        target: angle to the labelled class's weight.
         others: sum of the angles to all other class weights.
         nearest_other: smallest angle to another class weight.
         num_classes: C.
@@ -77,10 +77,10 @@ class LogitSummary(PredictionSummary):
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """What a classifier gives the own class of each example, and all others, ``[N]`` each.
+    """What a classifier gives the labelled class of each example, and all others, ``[N]`` each.
 
     Attributes:
-        logit: logit of the own class.
+        logit: logit of the labelled class.
         log_prob: log of its softmax probability.
         largest_other: largest logit of another class.
         others_prob: probability of all other classes together, exact even near 0.
@@ -107,18 +107,18 @@ class Summaries:
 
 @dataclass(frozen=True)
 class OwnColumns:
-    """Where the own class of each example is in a tile of classes.
+    """Where the labelled class of each example is in a tile of classes.
 
     Attributes:
         index: column, ``[N, 1]``, clamped into the tile unless that holds all classes.
-        inside: whether the own class is in this tile at all, ``[N, 1]``; ``None`` if it must be.
+        inside: whether the labelled class is in this tile, ``[N, 1]``; ``None`` if it must be.
     """
 
     index: Tensor
     inside: Tensor | None
 
     def filled(self, tile: Tensor, value: float | Tensor) -> Tensor:
-        """``tile`` with the entries of the own classes replaced."""
+        """``tile`` with the entries of the labelled classes replaced."""
         return tile.scatter(1, self.index, self._entries(tile, value))
 
     def fill_(self, tile: Tensor, value: float | Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class OwnColumns:
         return tile.scatter_(1, self.index, self._entries(tile, value))
 
     def gathered(self, tile: Tensor, missing: float) -> Tensor:
-        """Entries of the own classes ``[N]``; ``missing`` if the class is in another tile."""
+        """Entries of the labelled classes ``[N]``; ``missing`` if the class is in another tile."""
         entries = tile.gather(1, self.index)
         # the column read is then another class's, and is not used
         if self.inside is not None:
@@ -256,7 +256,7 @@ def _is_usable(buffer: Tensor, dtype: torch.dtype) -> bool:
 def scratch_prediction_tile(
     logits: Tensor, columns: OwnColumns, first_class: int
 ) -> PredictionSummary:
-    """Only the decision, in place: the logits of the own classes are restored."""
+    """Only the decision, in place: the logits of the labelled classes are restored."""
     target, largest_other = _target_and_other(logits, columns)
     prediction = _first_largest(logits, target > largest_other, columns)
     return PredictionSummary(torch.maximum(target, largest_other), prediction + first_class)
@@ -286,7 +286,7 @@ def scratch_logit_tile(
     # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
     entropy = log_total - logits.sub_(largest[:, None]).mul_(probs).nansum(dim=1)
     rest_square = probs.square_().sum(dim=1)
-    # if the own class does not lead, its probability is at most 1/2: nothing cancels
+    # if the labelled class does not lead, its probability is at most 1/2: nothing cancels
     others_prob = torch.where(own_leads, rest, 1 - own)
     others_square = rest_square + (top.square() - own.square()).masked_fill_(own_leads, 0.0)
     log_total = or_zero_(log_total, largest)

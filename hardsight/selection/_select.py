@@ -63,7 +63,7 @@ def select(
             ``table.suspects`` ranks them, in [0, 1).
         drop_duplicates: of rows that are nearly the same and have the same label, only the first
             is left to choose from; needs a run scored with ``keep_embeddings``.
-        seed: of what is drawn at random.
+        seed: seed of what is drawn at random.
 
     Returns:
         the values of the column ``index`` of the rows kept, ascending: positions in the data.

@@ -19,11 +19,8 @@ from hardsight.stats._detection import compare_auroc as compare_auroc
 from hardsight.stats._detection import precision_at_k as precision_at_k
 from hardsight.stats._estimate import Estimate as Estimate
 from hardsight.stats._groups import GroupNumbers as GroupNumbers
-from hardsight.stats._groups import Slice as Slice
 from hardsight.stats._groups import by_group as by_group
-from hardsight.stats._groups import group_findings as group_findings
 from hardsight.stats._groups import group_names as group_names
-from hardsight.stats._groups import worst_slices as worst_slices
 from hardsight.stats._multiple import adjusted_p_values as adjusted_p_values
 from hardsight.stats._pairs import Difference as Difference
 from hardsight.stats._pairs import McNemar as McNemar
@@ -35,3 +32,6 @@ from hardsight.stats._pairs import t_test_from_summary as t_test_from_summary
 from hardsight.stats._partial import partial_correlation as partial_correlation
 from hardsight.stats._power import pairs_needed as pairs_needed
 from hardsight.stats._proportions import wilson_interval as wilson_interval
+from hardsight.stats._slices import Slice as Slice
+from hardsight.stats._slices import group_findings as group_findings
+from hardsight.stats._slices import worst_slices as worst_slices

@@ -1,7 +1,7 @@
-r"""Whom a model fails: accuracy, hardness and calibration by group, and the worst slices.
+r"""Whom a model fails: accuracy, hardness and calibration by group.
 
-Groups differ in the classes they hold, and classes differ in how hard they are. So a group's
-errors are compared with what its classes let expect: if errors fell on the examples of each class
+Groups differ in the classes they hold, and classes differ in how hard they are. So a group's errors
+are compared with what its classes lead one to expect: if errors fell on the examples of each class
 at random, the group's number of errors would be a sum of independent hypergeometric counts with
 mean :math:`\mu = \sum_c n_{gc}\, e_c / n_c`. Such a sum is one of independent yes-or-no trials, and
 its tails are no heavier than those of a binomial with as many trials and the same mean (Hoeffding
@@ -12,15 +12,13 @@ for a handful of examples and for rare errors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardsight.errors import OptionError, ShapeError, StatisticError
+from hardsight.errors import ShapeError, StatisticError
 from hardsight.stats._estimate import Estimate
 from hardsight.stats._inputs import Floats
 from hardsight.stats._multiple import adjusted_p_values
@@ -67,27 +65,6 @@ class GroupNumbers:
     p_gap: float | None = None
     ece: float | None = None
     confusions: tuple[tuple[int, int, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Examples with one or two values in common, on which a model fails more than expected.
-
-    Attributes:
-        where: attribute and value, one or two pairs.
-        n: examples.
-        errors: wrong predictions among them.
-        accuracy: share predicted right, with Wilson's interval.
-        expected_accuracy: as in :class:`GroupNumbers`.
-        p: chance of as many errors or more, corrected for all slices that were looked at.
-    """
-
-    where: tuple[tuple[str, str], ...]
-    n: int
-    errors: int
-    accuracy: Estimate
-    expected_accuracy: float
-    p: float
 
 
 def group_names(values: ArrayLike) -> NDArray[Any]:
@@ -159,12 +136,12 @@ def by_group(
         [('b', 0.5, True), ('a', 1.0, True)]
     """
     names = group_names(groups)
-    truth, guessed = _columns(names, labels, predictions)
+    truth, guessed = truth_and_guess(names, labels, predictions)
     wrong = truth != guessed
     known, codes = np.unique(names.astype(str), return_inverse=True)
     # what the class of an example already explains, so that a group of hard classes is not blamed
     # for them
-    rate = _error_rates(truth, wrong)
+    rate = error_rates(truth, wrong)
     residual = None if hardness is None else _without_classes(hardness, truth)
     gap = None if confidence is None else np.asarray(confidence, np.float64) - ~wrong
     numbers = []
@@ -176,7 +153,7 @@ def by_group(
             GroupNumbers(
                 name=name,
                 n=int(rows.sum()),
-                accuracy=_share(~wrong[rows], level),
+                accuracy=right_share(~wrong[rows], level),
                 expected_accuracy=1 - float(rate[truth[rows]].mean()),
                 p_accuracy=_two_sided(wrong[rows], rate[truth[rows]]) if is_tested else None,
                 hardness=_mean(hardness, rows, level),
@@ -192,242 +169,7 @@ def by_group(
     return sorted(numbers, key=lambda row: row.accuracy.value - row.expected_accuracy)
 
 
-def worst_slices(
-    attributes: Mapping[str, ArrayLike],
-    labels: ArrayLike,
-    predictions: ArrayLike,
-    *,
-    least: int | None = None,
-    level: float = 0.05,
-    most: int = 10,
-    classes: ArrayLike | None = None,
-) -> list[Slice]:
-    """Slices of one or two attributes in which a model fails more often than their classes explain.
-
-    Every value of an attribute, every pair of values of two attributes, and every value within
-    every class is looked at, if it has enough examples. A pair counts only if it is worse than the
-    rest of either of its values, and within a class only if it is worse than in the other classes.
-    A value that fails only because of pairs that were found in it is left out. All p-values are
-    corrected together by Holm's method: if errors fall within classes at random, the chance to find
-    any slice at all is at most ``level``.
-
-    Args:
-        attributes: columns ``[N]`` by name; see :func:`group_names`.
-        labels: class indices, ``[N]``.
-        predictions: class indices, ``[N]``.
-        least: fewest examples of a slice; a hundredth of all by default, at least 30.
-        level: of the test.
-        most: of the slices that are returned.
-        classes: names of the classes, position = label; their numbers by default.
-
-    Returns:
-        The slices found, that with the largest lack of accuracy first; empty if there are none.
-
-    Raises:
-        ShapeError: the columns differ in length.
-        StatisticError: there is no example.
-        OptionError: ``least`` is below 2.
-
-    Example:
-        >>> sex, night = np.arange(400) % 2, np.arange(400) // 2 % 2
-        >>> guessed = np.where((sex == 1) & (night == 1), np.arange(400) % 3, 0)
-        >>> [found] = worst_slices({"sex": sex, "night": night}, np.zeros(400, int), guessed)
-        >>> found.where, found.n
-        ((('sex', '1'), ('night', '1')), 100)
-    """
-    if not attributes:
-        raise OptionError("expected at least one attribute to cut slices by, got none")
-    columns = {name: group_names(values).astype(str) for name, values in attributes.items()}
-    truth, guessed = _columns(next(iter(columns.values())), labels, predictions)
-    for name, values in columns.items():
-        if len(values) != len(truth):
-            raise ShapeError(f"expected {len(truth)} values of {name}, got {len(values)}")
-    fewest = _least_of_slices(len(truth)) if least is None else least
-    if fewest < 2:
-        raise OptionError(f"expected slices of at least 2 examples, got least={least}")
-    wrong = truth != guessed
-    titles = None if classes is None else [str(name) for name in np.asarray(classes).tolist()]
-    candidates = [
-        *_single_slices(columns, truth, wrong, fewest),
-        *_pair_slices(columns, truth, wrong, fewest),
-        *_class_slices(columns, truth, wrong, fewest, titles),
-    ]
-    if not candidates:
-        return []
-    # every slice that was looked at counts, also those that came to nothing
-    raised = adjusted_p_values([p for _, _, _, p in candidates]).tolist()
-    failing = [(candidate, p) for candidate, p in zip(candidates, raised, strict=True) if p < level]
-    failing = _without_explained(
-        [candidate for candidate, _ in failing], failing, truth, wrong, level
-    )
-    slices = [
-        Slice(where, len(rows), int(wrong[rows].sum()), _share(~wrong[rows], 0.95), expected, p)
-        for (where, rows, expected, _), p in failing
-    ]
-    return sorted(slices, key=lambda row: row.accuracy.value - row.expected_accuracy)[:most]
-
-
-def _without_explained(
-    slices: list[_Candidate],
-    failing: list[tuple[_Candidate, float]],
-    truth: NDArray[np.int64],
-    wrong: NDArray[np.bool_],
-    level: float,
-) -> list[tuple[_Candidate, float]]:
-    """All but single values that do not fail any more once the pairs found in them are left out."""
-    rate = _error_rates(truth, wrong)
-    kept = []
-    for candidate, p in failing:
-        where, rows = candidate[:2]
-        # pairs that hold this value
-        inner = [other[1] for other in slices if len(other[0]) == 2 and where[0] in other[0]]
-        if len(where) == 1 and inner:
-            rest = np.setdiff1d(rows, np.concatenate(inner))
-            if not len(rest) or _judged(rest, truth, wrong, rate)[1] >= level:
-                continue
-        kept.append((candidate, p))
-    return kept
-
-
-def group_findings(
-    attributes: Mapping[str, ArrayLike],
-    labels: ArrayLike,
-    predictions: ArrayLike,
-    *,
-    hardness: ArrayLike | None = None,
-    hardness_title: str = "score",
-    confidence: ArrayLike | None = None,
-    classes: ArrayLike | None = None,
-) -> dict[str, Any]:
-    """All about the groups of a dataset as plain values, as pages and cards show it.
-
-    Args:
-        attributes: columns ``[N]`` by name.
-        labels: class indices, ``[N]``.
-        predictions: class indices, ``[N]``.
-        hardness: a score per example, ``[N]``.
-        hardness_title: its name on a page.
-        confidence: probability of the prediction, ``[N]``.
-        classes: names of the classes, position = label.
-
-    Returns:
-        ``attributes``: :func:`by_group` of each; ``slices``: :func:`worst_slices`; ``least``: the
-        fewest examples of a slice; ``tested_from``: the fewest of a group that is tested.
-
-    Example:
-        >>> found = group_findings({"even": [0, 1] * 20}, [0] * 40, [0] * 40)
-        >>> [row["name"] for row in found["attributes"]["even"]], found["slices"]
-        (['0', '1'], [])
-    """
-    rows = {
-        name: by_group(values, labels, predictions, hardness=hardness, confidence=confidence)
-        for name, values in attributes.items()
-    }
-    slices = worst_slices(attributes, labels, predictions, classes=classes)
-    return {
-        "attributes": {name: [asdict(row) for row in numbers] for name, numbers in rows.items()},
-        "slices": [asdict(row) for row in slices],
-        "least": _least_of_slices(len(np.asarray(labels))),
-        "tested_from": LEAST,
-        "hardness_title": hardness_title,
-    }
-
-
-def _least_of_slices(rows: int) -> int:
-    # one in a hundred, and never fewer than 30: smaller slices are found by chance
-    return max(30, math.ceil(rows / 100))
-
-
-_Candidate = tuple[tuple[tuple[str, str], ...], NDArray[np.int64], float, float]
-
-
-def _single_slices(
-    columns: Mapping[str, NDArray[Any]], truth: NDArray[Any], wrong: NDArray[np.bool_], least: int
-) -> Iterator[_Candidate]:
-    rate = _error_rates(truth, wrong)
-    for name, values in columns.items():
-        for (value,), rows in _parts((values,), least):
-            # a value that all examples share is not a slice
-            if len(rows) < len(truth):
-                yield ((name, value),), rows, *_judged(rows, truth, wrong, rate)
-
-
-def _pair_slices(
-    columns: Mapping[str, NDArray[Any]], truth: NDArray[Any], wrong: NDArray[np.bool_], least: int
-) -> Iterator[_Candidate]:
-    rate = _error_rates(truth, wrong)
-    for (first, a), (second, b) in combinations(columns.items(), 2):
-        rates = {
-            (name, value): _error_rates(truth, wrong, rows)
-            for name, values in ((first, a), (second, b))
-            for (value,), rows in _parts((values,), least)
-        }
-        for pair, rows in _parts((a, b), least):
-            where = ((first, pair[0]), (second, pair[1]))
-            expected, p = _judged(rows, truth, wrong, rate)
-            # worse than the rest of each: else it is one of them that fails, not the pair
-            p = max(p, *(_judged(rows, truth, wrong, rates[value])[1] for value in where))
-            yield where, rows, expected, p
-
-
-def _class_slices(
-    columns: Mapping[str, NDArray[Any]],
-    truth: NDArray[Any],
-    wrong: NDArray[np.bool_],
-    least: int,
-    titles: list[str] | None,
-) -> Iterator[_Candidate]:
-    rate = _error_rates(truth, wrong)
-    has_classes = len(np.unique(truth)) > 1
-    for name, values in columns.items() if has_classes else ():
-        wholes = {value: rows for (value,), rows in _parts((values,), least)}
-        for (label, value), rows in _parts((truth, values), least):
-            title = str(label) if titles is None else titles[int(label)]
-            expected, p = _judged(rows, truth, wrong, rate)
-            # the same value in the other classes: if they fail as much, the class adds nothing
-            others = wholes[value][truth[wholes[value]] != label]
-            shift = _shift(others, truth, wrong, rate)
-            errors, mean = int(wrong[rows].sum()), float(rate[label]) * len(rows)
-            # worse than in the other classes, too: else the value fails as a whole
-            p = max(p, _upper_tail(errors, min(len(rows), mean * shift), len(rows)))
-            yield ((CLASS, title), (name, str(value))), rows, expected, p
-
-
-def _shift(
-    rows: NDArray[np.int64], truth: NDArray[Any], wrong: NDArray[np.bool_], rate: Floats
-) -> float:
-    """How many times more errors than expected, at least 1."""
-    mean = float(rate[truth[rows]].sum())
-    return max(1.0, float(wrong[rows].sum()) / mean) if mean else 1.0
-
-
-def _parts(
-    columns: tuple[NDArray[Any], ...], least: int
-) -> Iterator[tuple[tuple[Any, ...], NDArray[np.int64]]]:
-    """Values and rows of every combination of values that has enough rows."""
-    pairs = [np.unique(column, return_inverse=True) for column in columns]
-    names: list[NDArray[Any]] = [pair[0] for pair in pairs]
-    # codes of several columns as one number, so that one sort forms all combinations
-    codes: list[NDArray[Any]] = [pair[1] for pair in pairs]
-    joined = np.ravel_multi_index(tuple(codes), [len(values) for values in names])
-    order = np.argsort(joined, kind="stable")
-    starts = np.flatnonzero(np.diff(joined[order], prepend=-1))
-    for rows in np.split(order, starts[1:]):
-        if len(rows) >= least:
-            first = rows[0]
-            values = (name[code[first]].item() for name, code in zip(names, codes, strict=True))
-            yield tuple(values), rows
-
-
-def _judged(
-    rows: NDArray[np.int64], truth: NDArray[Any], wrong: NDArray[np.bool_], rate: Floats
-) -> tuple[float, float]:
-    """Expected accuracy, and the chance of as many errors or more."""
-    mean = float(rate[truth[rows]].sum())
-    return 1 - mean / len(rows), _upper_tail(int(wrong[rows].sum()), mean, len(rows))
-
-
-def _upper_tail(count: int, mean: float, trials: int) -> float:
+def upper_tail(count: int, mean: float, trials: int) -> float:
     """Bound on the chance of ``count`` or more, by a binomial of the same mean."""
     from scipy.stats import binom
 
@@ -441,11 +183,11 @@ def _upper_tail(count: int, mean: float, trials: int) -> float:
 
 def _two_sided(wrong: NDArray[np.bool_], expected: Floats) -> float:
     errors, n, mean = int(wrong.sum()), len(wrong), float(expected.sum())
-    tails = (_upper_tail(errors, mean, n), _upper_tail(n - errors, n - mean, n))
+    tails = (upper_tail(errors, mean, n), upper_tail(n - errors, n - mean, n))
     return min(1.0, 2 * min(tails))
 
 
-def _error_rates(
+def error_rates(
     truth: NDArray[Any], wrong: NDArray[np.bool_], rows: NDArray[np.int64] | None = None
 ) -> Floats:
     """Share of errors of each class, among all rows or some."""
@@ -456,9 +198,15 @@ def _error_rates(
     return np.bincount(labels, errors, minlength=size) / np.maximum(counts, 1)
 
 
-def _columns(
+def truth_and_guess(
     names: NDArray[Any], labels: ArrayLike, predictions: ArrayLike
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Labels and predictions as class indices, one per name.
+
+    Raises:
+        ShapeError: they differ in length.
+        StatisticError: there are none, or one has no label.
+    """
     truth, guessed = np.asarray(labels), np.asarray(predictions)
     if truth.shape != names.shape or guessed.shape != names.shape:
         raise ShapeError(
@@ -472,7 +220,8 @@ def _columns(
     return truth.astype(np.int64), guessed.astype(np.int64)
 
 
-def _share(right: NDArray[np.bool_], level: float) -> Estimate:
+def right_share(right: NDArray[np.bool_], level: float) -> Estimate:
+    """Share of right predictions, with Wilson's interval."""
     hits, n = int(right.sum()), len(right)
     return Estimate(hits / n, *wilson_interval(hits, n, level=level), n, level, "wilson")
 

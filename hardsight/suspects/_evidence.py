@@ -30,6 +30,7 @@ _MARGIN = "logit_margin"
 _RIVAL, _SEEN, _RIGHT = "rival", "epochs_seen", "map_correctness"
 _PROBABILITY = {TRACKED: "map_confidence"}  # of the label; else model_confidence
 _NEVER = np.int16(-1)
+# counts are kept in 16 bits; no run has more epochs
 _MOST_EPOCHS = np.iinfo(np.int16).max
 
 
@@ -92,6 +93,7 @@ class Rows:
     ) -> NDArray[np.float32]:
         """Probability of the rival; it follows from the margin, and never is more than is left."""
         margin, label = self.margin[at], self.probability[at]
+        # beyond e^80 the ratio is 0 or infinite in float32 anyway
         odds = np.exp(-np.clip(margin, -80, 80))
         # a label whose probability is too small for a number leaves all of it to its rival
         rival = np.where(label > 0, label * odds, np.where(margin < 0, 1, 0))
@@ -101,6 +103,7 @@ class Rows:
 def evidence_of(table: ScoreTable, by: str | None = None) -> Evidence:
     """The best evidence of a table; ``by`` only changes what ranks the rows."""
     judge = table.judge_of_labels()
+    # a table without a judge of labels is still ranked by what it has
     by = by or judge or next(iter(table.scores), None)
     if judge == SUSPICION:
         kind, duel = TRACKED, _found(table, SUSPICION)
@@ -127,6 +130,7 @@ def _kind_of_pass(table: ScoreTable) -> str:
 
 def rows_of(table: ScoreTable, evidence: Evidence) -> Rows:
     """What the evidence says about all rows; a group of rows is read at a time."""
+    # an empty part tells the types of the columns before any row is read
     none = _part(ScoreTable(table.rows_at(np.empty(0, np.int64))), evidence, table)
     whole = Rows(
         *(np.empty(len(table), getattr(none, column.name).dtype) for column in fields(Rows))
@@ -168,6 +172,7 @@ def _margin(part: ScoreTable, evidence: Evidence) -> NDArray[np.float64]:
     if evidence.duel != SUSPICION:
         return values
     with np.errstate(divide="ignore"):  # a chance of 0 or 1 has infinite odds
+        # suspicion is an average chance; its log-odds take the place of the margin
         odds: NDArray[np.float64] = np.log1p(-values) - np.log(values)
     return odds
 
@@ -210,6 +215,7 @@ def _epochs(
     if not {_SEEN, _RIGHT} <= set(part.columns):
         return np.full(len(part), _NEVER), np.full(len(part), _NEVER)
     seen = np.minimum(np.maximum(class_numbers(part, _SEEN), 0), _MOST_EPOCHS)
+    # the share of epochs in which the label led
     right = part.column(_RIGHT).astype(np.float64)
     told = is_known & np.isfinite(right) & (seen > 0)
     led = np.where(told, np.rint(seen * (1 - np.where(told, right, 0.0))), _NEVER)

@@ -55,6 +55,7 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
     usual_label, usual_rival = _of(usual, rows.label), _of(usual, rows.rival)
     either = np.fmin(usual_label, usual_rival)  # fmin: one of them may not be known
     leads = rows.margin < 0
+    # not "at least": an unusual rival whose usual probability is not known still counts
     is_sure = leads & ~(rival_share < usual_rival)
     with np.errstate(invalid="ignore"):
         rules = [
@@ -68,8 +69,10 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
         rows.rival >= 0, WRONG, np.where(_agrees(rows), FINE, UNKNOWN)
     )
     group = np.full(len(rows.label), FINE, np.int8)
+    # in reverse, so that the first rule is the last to write
     for rule, place in reversed([*zip(rules, (WRONG, HARD, UNLIKE, AMBIGUOUS, HARD), strict=True)]):
         group[rule] = place
+    # without a margin only the prediction speaks
     return np.where(np.isnan(rows.margin), without_duel, group).astype(np.int8)
 
 
@@ -94,6 +97,7 @@ def probabilities(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]
 
 def _mistaken(chance: NDArray[np.float32] | None) -> NDArray[np.bool_] | np.bool_:
     """Whether a disagreement is rather a mistake of the model than of the label."""
+    # no estimate: the benefit of the doubt goes to the model
     return np.bool_(False) if chance is None else chance < 0.5
 
 

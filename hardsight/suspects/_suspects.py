@@ -88,9 +88,11 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
     if twins is not None:
         has_twin = twins >= 0
         group[has_twin] = DUPLICATE
+        # the label of the twin is a suggestion only if nothing better is known
         suggestion = np.where(has_twin & (suggestion < 0), rows.label[twins], suggestion)
         is_suspect |= has_twin
     ranks = ranked_among_alike(rows.hardness, rows.held_out)
+    # a column that was asked for is taken as it is
     if chance is not None and by is None:
         ranks = _by_chance(rows, chance)
     order, ranked = _order(ranks)
@@ -124,6 +126,7 @@ def _by_chance(rows: Rows, chance: NDArray[np.float32]) -> NDArray[np.float64]:
     the label. The first knows which classes are confused and how common errors are, the second is
     the steadier one if there are few examples.
     """
+    # bounded, so that a margin still tells rows apart that are all but certain
     sure = np.clip(chance.astype(np.float64), 0.01, 0.99)
     ranks = np.log(sure) - np.log1p(-sure) - rows.margin.astype(np.float64) / 2
     return np.where(np.isnan(rows.hardness), np.nan, ranks)
@@ -160,6 +163,7 @@ def suspects_frame(table: ScoreTable, n: int, *, by: str | None = None) -> pd.Da
 
 def _joined(taken: pa.Table, added: dict[str, Any]) -> pd.DataFrame:
     """Rows of a table and what is said about them; a column of the same name is kept as its own."""
+    # the table's own column of that name stays beside ours
     names = [f"table_{name}" if name in added else name for name in taken.column_names]
     frame: pd.DataFrame = taken.rename_columns(names).to_pandas()
     frame = frame.assign(**added)

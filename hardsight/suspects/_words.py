@@ -109,6 +109,7 @@ class Reason:
         if self._place is None:
             self._place = np.empty(len(self._order), np.int32)
             self._place[self._order] = np.arange(len(self._order), dtype=np.int32)
+        # the share that is less suspect; rounded down, so that nobody beats 100%
         easier = 1 - (int(self._place[row]) + 1) / len(self._order)
         return f"It is more suspect than {np.floor(1000 * easier) / 10:.1f}% of the examples."
 

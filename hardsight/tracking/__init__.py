@@ -6,6 +6,7 @@ Start with :class:`HardnessTracker`; :func:`with_index` gives a dataset the inde
 from hardsight.registry import SUMMARIES as SUMMARIES
 from hardsight.tracking._dataset import IndexedDataset as IndexedDataset
 from hardsight.tracking._dataset import with_index as with_index
+from hardsight.tracking._gradients import GradientNorms as GradientNorms
 from hardsight.tracking._sampler import ORDERS as ORDERS
 from hardsight.tracking._sampler import HardnessSampler as HardnessSampler
 from hardsight.tracking._sampler import hardness_by_number as hardness_by_number

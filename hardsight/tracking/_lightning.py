@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from hardsight.heads import live_class_weights, watch
+from hardsight.tracking._gradients import GradientNorms
 from hardsight.tracking._steps import StepRecorder
 
 
@@ -127,3 +128,16 @@ class TrackingCallback(StepRecorder, pl.Callback):
         if self._hook is not None:
             self._hook.remove()
         self._hook = self._batch = None
+
+
+class GradientCallback(pl.Callback):
+    """Gives the gradients of every step to :class:`GradientNorms`."""
+
+    def __init__(self, norms: GradientNorms) -> None:
+        self._norms = norms
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
+        """Take the gradients, before they are clipped."""
+        self._norms.record(pl_module)

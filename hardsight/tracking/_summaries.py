@@ -367,7 +367,7 @@ def angle_velocity(target_angle: ArrayLike) -> Values:
         {\sum_{t \in T_i} (t - \bar t_i)^2}
 
     Args:
-        target_angle: angle to the own class weight in every epoch, ``[E, N]``, radians.
+        target_angle: angle to the labelled class's weight in every epoch, ``[E, N]``, radians.
 
     Returns:
         ``[N]`` in ``[-pi, pi]``, radians per epoch; larger is harder. NaN for an example seen in

@@ -64,7 +64,7 @@ HISTORIES = (*MEASURES, "correct", "prediction", "label")
 class HardnessTracker:
     """Records what every example looks like to the model, epoch by epoch.
 
-    Recorded by stable index: the angle to the own class weight, AVH, AVC of the labelled class,
+    Recorded by stable index: the angle to the labelled class's weight, AVH, AVC of that class,
     confidence, norm, logit margin, cross-entropy loss, EL2N and whether the prediction was right.
     They come from tensors the training step has anyway; nothing is run again. On a GPU no step
     waits: rows stay on the device until :meth:`end_epoch`, which writes them to disk, so memory

@@ -287,6 +287,21 @@ def test_doctor_names_missing_parts_and_how_to_install_them(run, monkeypatch):
     assert "hardsight[experiments]" in words.replace(" ", "")
 
 
+def test_a_part_whose_import_warns_is_found_whole(tmp_path, monkeypatch):
+    package = tmp_path / "elderly"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import elderly.inner\nimport warnings\nwarnings.warn('old', DeprecationWarning)\n"
+    )
+    (package / "inner.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    parts = {"elderly": ("elderly", "a test", "none")}
+    monkeypatch.setattr("hardsight.run.doctor._PARTS", parts)
+    (part,) = [found for found in findings() if found.part == "elderly"]
+    assert (part.ok, part.found) == (True, "found")
+    assert sys.modules.pop("elderly").inner is sys.modules.pop("elderly.inner")
+
+
 def test_doctor_promises_no_command_and_no_part_that_is_not_there(monkeypatch):
     def absent(name, *args):
         if name in ("torch", "hardsight"):

@@ -94,3 +94,49 @@ def test_the_overview_says_what_the_results_say():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.overview() == (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+def built_by(name):
+    """A script of docs/_build_tools as a module."""
+    file = Path(__file__).parents[2] / "docs" / "_build_tools" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("paper", ["avh", "amc", "el"])
+def test_the_page_of_a_paper_begins_with_the_verdicts_of_its_results(paper):
+    # PYTHONPATH=. python docs/_build_tools/papers.py writes them
+    papers = built_by("papers")
+    text = (papers.PAPERS / papers.FILES[paper]).read_text(encoding="utf-8")
+    assert papers.renewed(paper) == text
+    assert papers.verdicts(paper) in text
+
+
+def summary_of(paper):
+    papers = built_by("papers")
+    text = (papers.PAPERS / papers.FILES[paper]).read_text(encoding="utf-8")
+    return text.partition("## In short")[2].partition(papers.BEGIN)[0]
+
+
+@pytest.mark.parametrize("paper", ["avh", "amc", "el"])
+def test_a_number_in_the_summary_of_a_paper_stands_on_a_page_that_it_names(paper):
+    summary = summary_of(paper)
+    for part in ("What nobody can know from here.", "On what evidence."):
+        assert part in summary
+    pages = "".join(
+        (RESULTS / name / "README.md").read_text(encoding="utf-8")
+        for name in set(re.findall(r"\(\.\./results/([\w-]+)\.md\)", summary))
+    )
+    # with a sign, a point or a separator: counts of runs and epochs are words of people
+    numbers = re.findall(r"[+−]?\d+\.\d+|\d{1,3},\d{3}|(?<![\w.])\d{2,3}(?= seeds)", summary)
+    assert len(numbers) >= 8
+    for number in numbers:
+        assert number.replace("−", "-") in pages, number
+
+
+def test_the_check_of_summaries_can_fail():
+    pages = (RESULTS / "avh-human-paper" / "README.md").read_text(encoding="utf-8")
+    assert "-0.333" in pages
+    assert "-0.334" not in pages

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,6 +254,48 @@ def _list_of_paths(draw: Draw, folder: Path) -> Examples:
     return examples
 
 
+def _tar(draw: Draw, folder: Path) -> Examples:
+    """Shards of webdataset, with a picture and a label for every example, or nearly."""
+    shape = make_shape(draw)
+    names = sorted(NAMES[: draw.whole("tar.classes", 2, 4)])
+    labels = np.arange(shape.count) % len(names)
+    pictures = _stacked(draw, shape)
+    fault = draw.pick("tar.fault", ("none", "no label", "cut off", "bad picture"), plain=0.8)
+    form = draw.pick("tar.label", ("cls", "json"), plain=0.6)
+    keys = [f"p/{at:02d}" for at in range(shape.count)]
+    cut = draw.whole("tar.first", 1, shape.count - 1)
+    for file, places in (("t-0.tar", range(cut)), ("t-1.tar", range(cut, shape.count))):
+        with tarfile.open(folder / file, "w") as archive:
+            for at in places:
+                mark = names[labels[at]].encode()
+                stored = b"no picture" if fault == "bad picture" and at == 1 else _png(pictures[at])
+                parts = {"png": stored, form: mark}
+                if form == "json":
+                    parts[form] = json.dumps({"label": mark.decode()}).encode()
+                if fault == "no label" and at == 1:
+                    del parts[form]
+                for ending, content in parts.items():
+                    entry = tarfile.TarInfo(f"{keys[at]}.{ending}")
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
+    if fault == "cut off":
+        with (folder / "t-1.tar").open("r+b") as file:
+            file.truncate(700)
+    flags = draw.pick("tar.flags", ("t-{0..1}.tar", "*.tar", "."), plain=0.5)
+    bad = [1] if fault == "bad picture" else []
+    good = [at for at in range(shape.count) if at not in bad]
+    return Examples(
+        ["--data", flags],
+        ids=[keys[at] for at in good],
+        index=good,
+        labels=labels[good],
+        classes=names,
+        pixels=np.stack([planes(pictures[at]) for at in good]),
+        errors=[keys[at] for at in bad],
+        must_refuse="the files are damaged" if fault in ("no label", "cut off") else "",
+    )
+
+
 _KINDS: dict[str, Callable[[Draw, Path], Examples]] = {
     "class folders": class_folders,
     "npz": _array_file(_write_npz, "images.npz"),
@@ -262,4 +306,5 @@ _KINDS: dict[str, Callable[[Draw, Path], Examples]] = {
     "idx": _idx,
     "parquet": _parquet,
     "list of paths": _list_of_paths,
+    "tar": _tar,
 }

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Callable
@@ -117,6 +118,27 @@ def test_a_table_in_memory_is_the_local_one_and_a_local_run_that_died_is_resumed
     assert len(list(tmp_path.glob("ray/shards/rows-*"))) == 2
     hs.score(None, embeddings_file, out=tmp_path / "ray", engine="ray", resume=True, **options)
     same_files(tmp_path / "local", tmp_path / "ray")
+
+
+@pytest.mark.slow
+def test_shards_of_webdataset_are_scored_as_the_local_engine_does(
+    cluster, photos, net_file, tmp_path
+):
+    (tmp_path / "tar").mkdir()
+    files = sorted(photos.rglob("*.png"))
+    for shard in range(3):
+        with tarfile.open(tmp_path / "tar" / f"train-{shard}.tar", "w") as archive:
+            for number in range(shard, len(files), 3):
+                label = tmp_path / "label"
+                label.write_text(files[number].parent.name)
+                archive.add(files[number], f"{number:03d}.png")
+                archive.add(label, f"{number:03d}.cls")
+    url = (tmp_path / "tar").as_uri() + "/train-{0..2}.tar"
+    model = f"{net_file}:make"
+    hs.score(model, url, out=tmp_path / "local", **SMALL)
+    table = hs.score(model, url, out=tmp_path / "ray", engine="ray", **SMALL)
+    same_files(tmp_path / "local", tmp_path / "ray")
+    assert len(table) == len(files)
 
 
 class DiedError(BaseException):

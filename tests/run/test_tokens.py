@@ -20,7 +20,10 @@ from hardsight.errors import (
     HeadNotFoundError,
     ModelError,
     OptionError,
+    RunMismatchError,
+    TableError,
 )
+from hardsight.table import RunFolder
 from tests._texts import (
     LANGUAGE,
     byte_pairs,
@@ -158,6 +161,33 @@ def test_no_matrix_of_all_tokens_and_all_of_the_vocabulary_is_made():
     assert max(int(np.prod(shape[:-1])) for shape in made) <= 64
 
 
+def test_scores_of_logits_alone_are_made_by_the_head_as_well():
+    words, made = byte_pairs(), []
+    model = language_model("gpt2", len(words))
+    whole = hs.score(model, TEXTS, tokens=True, tokenizer=words)
+    handle = model.lm_head.register_forward_hook(lambda _m, _a, out: made.append(out.shape))
+    table = hs.score(model, TEXTS, tokens=True, tokenizer=words, scores="entropy")
+    handle.remove()
+    assert max(int(np.prod(shape[:-1])) for shape in made) <= 64
+    assert table.scores == ["entropy"]
+    np.testing.assert_allclose(table.column("entropy"), whole.column("entropy"), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "marian"])
+def test_half_precision_rounds_and_no_more(kind):
+    words = pair_words() if kind == "marian" else byte_pairs()
+    model = language_model(kind, len(words))
+    options = {"target": OTHERS} if kind == "marian" else {"tokens": True}
+    exact, half = (
+        hs.score(model, TEXTS, tokenizer=words, precision=name, **options)
+        for name in ("float32", "bfloat16")
+    )
+    for name, allowed in (("avh", 0.03), ("target_angle", 0.05)):
+        apart = np.abs(half.column(name) / exact.column(name) - 1)
+        assert np.quantile(apart, 0.9) < allowed, name
+    assert (half.column("prediction") == exact.column("prediction")).mean() > 0.85
+
+
 def test_all_forms_of_pairs_give_the_same_table(tmp_path, folders):
     spec = f"hf:{folders['t5']}"
     for name, lines in (("a.de", TEXTS), ("a.en", OTHERS)):
@@ -201,7 +231,36 @@ def test_the_command_writes_a_table_and_goes_on_with_it(tmp_path, folders):
     assert table.column("position").max() == 19
     other = hs.score(f"hf:{folders['gpt2']}", file, max_tokens=20)
     np.testing.assert_allclose(table.column("avh"), other.column("avh"), rtol=1e-4)
-    assert "[" in next(iter(hs.table.RunFolder(run).excerpts().values()))
+    assert "[" in next(iter(RunFolder(run).excerpts().values()))
+
+
+def test_there_is_nothing_to_relabel(tmp_path, folders):
+    hs.score(f"hf:{folders['gpt2']}", TEXTS, tokens=True, out=tmp_path / "run")
+    with pytest.raises(TableError, match=r"a row for each token of sentences, .* hardsight report"):
+        hs.review(tmp_path / "run", open_browser=False)
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_table(tmp_path, folders, monkeypatch):
+    options = {"tokens": True, "batch_size": 2, "shard_rows": 8, "max_tokens": 30}
+    spec, whole = f"hf:{folders['llama']}", tmp_path / "whole"
+    hs.score(spec, TEXTS, out=whole, **options)
+    write = RunFolder.write_shard
+
+    def killed(self, number, *args, **more):
+        write(self, number, *args, **more)
+        if number == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "write_shard", killed)
+    with pytest.raises(KeyboardInterrupt):
+        hs.score(spec, TEXTS, out=tmp_path / "run", **options)
+    monkeypatch.undo()
+    table = hs.score(spec, TEXTS, out=tmp_path / "run", resume=True, **options)
+    assert table.to_arrow().equals(hs.read_table(whole).to_arrow())
+    with pytest.raises(RunMismatchError):
+        hs.score(spec, OTHERS, out=tmp_path / "run", resume=True, **options)
+    with pytest.raises(RunMismatchError):  # the same sentences, in other tokens
+        hs.score(spec, TEXTS, out=tmp_path / "run", resume=True, **{**options, "max_tokens": 20})
 
 
 def test_a_sentence_that_is_cut_does_not_end(folders):

@@ -1,5 +1,6 @@
 """Data in the forms a user may have it, each read without trusting it."""
 
+from hardsight.data.formats._annotations import annotated_images as annotated_images
 from hardsight.data.formats._arrays import ArraySource as ArraySource
 from hardsight.data.formats._arrays import MemorySource as MemorySource
 from hardsight.data.formats._arrays import decoded as decoded
@@ -42,6 +43,9 @@ from hardsight.data.formats._sentences import SentenceSource as SentenceSource
 from hardsight.data.formats._sentences import sentence_columns as sentence_columns
 from hardsight.data.formats._sentences import sentence_file as sentence_file
 from hardsight.data.formats._sentences import text_lines as text_lines
+from hardsight.data.formats._shards import PACKED_TAR as PACKED_TAR
+from hardsight.data.formats._shards import TAR as TAR
+from hardsight.data.formats._shards import TarSource as TarSource
 from hardsight.data.formats._stored import ARRAY_SUFFIXES as ARRAY_SUFFIXES
 from hardsight.data.formats._stored import IDX_NAME as IDX_NAME
 from hardsight.data.formats._stored import MemoryArray as MemoryArray

@@ -98,6 +98,7 @@ class EmbeddingSource:
         self.labels, self.classes = class_indices(
             labels, classes=self._names(classes, labels), where=f"the labels of {spec}"
         )
+        # labels by name may leave out classes that the head has
         if class_weights is not None and len(self.classes) != len(class_weights):
             raise LabelError(
                 f"the labels of {spec} name {len(self.classes)} classes, but class_weights has "
@@ -197,8 +198,10 @@ class EmbeddingSource:
         weights = self.class_weights
         if weights is None or weights.shape[0] != self.width or self.width < 2:
             return
+        # a symmetric matrix is the same either way
         if np.array_equal(weights, weights.T):
             return
+        # bounded: a wide head costs D^2 for every row
         most = max(64, min(_SAMPLED_ROWS, _SAMPLED_PRODUCTS // self.width**2))
         picked = evenly_spaced(len(self), most)
         with np.errstate(all="ignore"):  # rows that are not finite are a matter of scoring
@@ -209,6 +212,7 @@ class EmbeddingSource:
         given, turned = (found == self.labels[picked] for found in ways)
         only_given, only_turned = int((given & ~turned).sum()), int((turned & ~given).sum())
         # of rows that one reading alone gets right, chance would give each a half
+        # a sign test: how far the two readings are from a fair coin
         lead = (only_given - only_turned) / max(only_given + only_turned, 1) ** 0.5
         if lead > _CLEAR:
             return
@@ -231,6 +235,7 @@ class EmbeddingSource:
             return None if classes is None else class_names(classes)
         count = len(self.class_weights)
         if classes is None:
+            # labels by name have names of their own
             return None if are_names(labels) else tuple(str(index) for index in range(count))
         if len(classes) != count:
             raise ShapeError(
@@ -272,6 +277,7 @@ def _chosen_array(
     names: tuple[str, ...],
     option: str,
 ) -> str:
+    # the documented names first; a single array needs no name
     keys = [name] if name is not None else [key for key in names if key in arrays]
     if not keys and len(arrays) == 1:
         keys = list(arrays)
@@ -309,6 +315,7 @@ def head_arrays(
         name = _only_head(arrays, str(value), width, least_classes, classes)
     bias = arrays.get(_bias_name(name))
     weights = _matrix(arrays[name])
+    # a vector of another length belongs to another layer
     if bias is None or bias.shape != weights.shape[:1]:
         return weights, None
     return weights, bias.whole()
@@ -338,6 +345,7 @@ def _only_head(
     fitting = [
         name
         for name in wide
+        # a head may have more classes than there are labels, never fewer
         if arrays[name].shape[0] >= least_classes and classes in (None, arrays[name].shape[0])
     ]
     if len(fitting) == 1:

@@ -87,6 +87,7 @@ class ImageFiles(ExampleSource):
         """SHA-256 over names, sizes, labels, classes and evenly spaced images."""
         mark = Fingerprint(self._kind).add_names(self.classes).add_array(self.labels)
         for index in range(len(self)):
+            # sizes of all, contents of a few: a change of the rest shows in its size or not at all
             mark.add(self.id_of(index), _file_size(self._path(index)))
         for index in evenly_spaced(len(self), _SAMPLE_IMAGES):
             path = self.file_of(index)
@@ -159,11 +160,13 @@ class FolderSource(ImageFiles):
         entries = _entries(root)
         folders = [name for name, is_folder in entries if is_folder]
         numbered = _folder_classes([printable(name) for name in folders], classes, spec)
+        # by name: classes that were named may have other numbers than the order of folders
         place = {name: label for label, name in enumerate(numbered)}
         scan = _Scan(root)
         labels: list[int] = []
         for name in folders:
             scan.below(name)
+            # all that this folder has added
             labels += [place[printable(name)]] * (len(scan.names) - len(labels))
         if not scan.names:
             raise _no_images(entries, scan.passed_over, spec)
@@ -173,6 +176,7 @@ class FolderSource(ImageFiles):
                 "the folder above it, or add the other classes"
             )
         super().__init__(folder, scan.names, labels, classes=numbered, spec=spec, kind="folder")
+        # said, and not an error: a stray cover picture is common
         scan.passed_over[_OUTSIDE] = sum(
             _ending(name) in EXTENSIONS for name, is_folder in entries if not is_folder
         )
@@ -234,8 +238,10 @@ class _Scan:
     def below(self, relative: bytes) -> None:
         """Take in everything below a folder."""
         start = len(self.names)
+        # the folder itself is above everything else, but not above itself
         above = self._above - {_identity(self._root)} if not relative else self._above
         self._walk(relative, above)
+        # in the order of names, not in that of the file system
         self.names[start:] = sorted(self.names[start:])
 
     def _walk(self, relative: bytes, above: frozenset[tuple[int, int]]) -> None:
@@ -244,6 +250,7 @@ class _Scan:
         if place in above:
             self.passed_over[_LINK_UP] += 1
             return
+        # the same pictures under two labels
         if os.path.islink(folder) and self._is_read_anyway(folder):
             self.passed_over[_LINK_ACROSS] += 1
             return
@@ -268,6 +275,7 @@ class _Scan:
 def split_folders(folder: Path) -> list[str]:
     """Names of the splits if a folder holds ``train/ val/ test/`` instead of classes."""
     folders = [os.fsdecode(name) for name, is_folder in _entries(os.fsencode(folder)) if is_folder]
+    # only if all are splits: a class may be called test
     if not folders or not all(name.lower() in SPLITS for name in folders):
         return []
     inner = (_entries(os.fsencode(folder / name)) for name in folders)
@@ -294,6 +302,7 @@ def _entries(folder: bytes) -> list[tuple[bytes, bool]]:
             listed = [(entry.name, _is_folder(entry)) for entry in entries]
     except OSError as err:
         raise DataError(_not_listed(folder, err)) from err
+    # hidden files, and what macOS adds to archives
     visible = [pair for pair in listed if not pair[0].startswith(b".") and pair[0] != b"__MACOSX"]
     return sorted(visible, key=lambda pair: os.fsdecode(pair[0]))
 

@@ -73,6 +73,7 @@ class RowReader:
             metadata = opened(file).metadata
             for number in range(metadata.num_row_groups):
                 group = metadata.row_group(number)
+                # rows of some 8 MiB: pictures of any size are decoded a few at a time
                 width = group.total_byte_size / max(group.num_rows, 1)
                 rows = max(1, int(_BATCH_BYTES / max(width, 1)))
                 if group.num_rows:
@@ -102,6 +103,7 @@ class RowReader:
             self._let_go()
         number = bisect.bisect_right(self._starts, position) - 1
         try:
+            # back to an earlier row: a group can only be read from its start
             if number != self._number or position < self._first:
                 self._open(number)
             while position >= self._first + len(self._batch):
@@ -130,6 +132,7 @@ class RowReader:
     def __getstate__(self) -> dict[str, Any]:
         hidden = {"_batch", "_batches"}
         kept = {name: value for name, value in self.__dict__.items() if name not in hidden}
+        # another process: its handles are not ours
         return {**kept, "_process": -1}
 
 
@@ -200,6 +203,7 @@ class ParquetSource(ExampleSource):
         """Of the files, unless they only name the files of the pictures."""
         value = self._reader.rows(0, 1).column(0)[0].as_py()
         stored = value.get("bytes") if isinstance(value, dict) else value
+        # files that name other files do not change when these do
         if not isinstance(stored, bytes):
             return None
         mark = Fingerprint("pictures in parquet").add(len(self), self._column)
@@ -241,6 +245,7 @@ class ParquetSource(ExampleSource):
             ],
             type=pa.string(),
         )
+        # ids must tell examples apart
         unique = paths.null_count == 0 and len(paths.unique()) == len(paths)
         return paths.combine_chunks() if unique else None
 
@@ -295,6 +300,7 @@ def parquet_paths(
         names=schema.names,
     )
     source.label_place = LabelPlace(
+        # a pattern has no place of its own
         "parquet", tuple(files), existing(spec) if os.path.exists(spec) else files[0].parent,
         name=label, paths=path,
         rows=rows_of_split(columns, split if by_column else None, spec),
@@ -400,6 +406,7 @@ def one_column(schema: pa.Schema, names: Sequence[str], spec: str) -> str:
 def column_values(files: Sequence[Path], column: str) -> NDArray[Any]:
     """One column of all files as an array."""
     parts = [opened(file).read([column], use_threads=False).column(0) for file in files]
+    # one column at a time: the others may be pictures
     values: NDArray[Any] = pa.chunked_array([c for part in parts for c in part.chunks]).to_numpy()
     return values
 

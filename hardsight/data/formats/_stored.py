@@ -105,6 +105,7 @@ class ChosenRows(StoredArray):
         if not len(at):
             return self._array.read(0, 0)
         first = int(at[0])
+        # a block from first to last: rows that were chosen from all over are read in batches anyway
         return self._array.read(first, int(at[-1]) + 1)[at - first]
 
 
@@ -136,11 +137,13 @@ class MappedArray(StoredArray):
         end: int | None = None,
     ) -> None:
         self.file, self.offset, self.shape = file, offset, shape
+        # bfloat16 has no numpy dtype; it is read as integers and widened row by row
         self.dtype = np.dtype(np.float32) if bfloat16 else stored.newbyteorder("=")
         self._stored, self._fortran, self._bfloat16 = stored, fortran, bfloat16
         self._released = 0  # first byte of the mapping that may be in memory
         if any(length < 0 for length in shape):
             raise DataError(f"{file} is damaged: it declares an array of shape {list(shape)}")
+        # before anything is mapped: reading behind the end would kill the process
         needed = offset + stored.itemsize * math.prod(shape)
         end = file.stat().st_size if end is None else min(end, file.stat().st_size)
         if end < needed:
@@ -168,6 +171,7 @@ class MappedArray(StoredArray):
         rows = self._array[start:stop]
         self._release_before(start)
         if self._bfloat16:
+            # bfloat16 is the upper half of a float32
             return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return rows.astype(self.dtype, copy=False)  # torch knows native byte order only
 
@@ -180,9 +184,11 @@ class MappedArray(StoredArray):
             return
         row_bytes = self._array.nbytes // self.shape[0]
         place = self.offset + min(row, self.shape[0]) * row_bytes
+        # whole pages only
         place -= place % mmap.PAGESIZE
         step_back = place < self._released
         until = len(self._mapping) if step_back else place
+        # a step back means another pass: everything is given back
         if step_back or until - self._released >= _RELEASE_BYTES:
             self._mapping.madvise(mmap.MADV_DONTNEED, self._released, until - self._released)
             self._released = place
@@ -205,6 +211,7 @@ def _mapped(file: Path) -> mmap.mmap:
         return mmap.mmap(
             source.fileno(),
             0,
+            # without a reservation: a file may be larger than memory and swap together
             flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
         )
@@ -230,6 +237,7 @@ def stored_arrays(file: Path) -> dict[str, StoredArray]:
     except (DataError, UnsafeFileError):
         raise
     except (
+        # all that a damaged file makes readers raise
         *(OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RuntimeError),
         *(zipfile.BadZipFile, zlib.error),
     ) as err:
@@ -273,6 +281,7 @@ def _npz(file: Path) -> dict[str, StoredArray]:
             if not member.filename.endswith(".npy"):
                 continue
             name = member.filename.removesuffix(".npy")
+            # stored members without encryption lie in the file as they are
             if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 0x1:
                 with file.open("rb") as source:
                     begin = _content_offset(source, member)
@@ -290,6 +299,7 @@ def _content_offset(source: IO[bytes], member: zipfile.ZipInfo) -> int:
     header = source.read(30)
     if header[:4] != b"PK\x03\x04":
         raise zipfile.BadZipFile(f"no local header for {member.filename}")
+    # offsets of the format: the local header's own lengths, not those of the directory
     name, extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
     return member.header_offset + 30 + name + extra
 
@@ -308,6 +318,7 @@ def _unpacked(
                 f"GiB, more than {MAX_UNPACKED_BYTES / 2**30:.0f}; store it with np.savez, which "
                 "is read in place"
             )
+        # exactly as much as the header says: a bomb goes no further
         array = np.frombuffer(read_exactly(source, size, f"array {name!r} of {file}"), dtype)
         array = array.astype(dtype.newbyteorder("="), copy=False)
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
@@ -335,6 +346,7 @@ def read_exactly(source: Any, size: int, what: str) -> bytearray:
 def _safetensors(file: Path) -> dict[str, StoredArray]:
     with file.open("rb") as source:
         length = int.from_bytes(source.read(8), "little")
+        # the limit of the format itself
         if length > min(file.stat().st_size, 100_000_000):
             raise DataError(f"{file} is not a readable .safetensors file: header too long")
         header = json.loads(source.read(length))
@@ -345,6 +357,7 @@ def _safetensors(file: Path) -> dict[str, StoredArray]:
         stored = np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]])
         begin, end = entry["data_offsets"]
         shape = tuple(int(length) for length in entry["shape"])
+        # overlapping tensors would be a way to read what is not there
         if end - begin != stored.itemsize * math.prod(shape) or begin < 0:
             raise DataError(f"{file} is damaged: tensor {name!r} does not fit its own place")
         arrays[name] = MappedArray(
@@ -425,6 +438,7 @@ def idx_images_in(folder: Path, split: str | None) -> Path | None:
     if not images:
         return None
     # the same file packed and unpacked counts once, unpacked first
+    # reversed, so that the later of the two, without .gz, stays
     files = list({IDX_NAME.sub("", file.name): file for file in reversed(images)}.values())
     words = _SPLIT_WORDS.get(split or "", (split or "",))
     chosen = [file for file in files if any(word in file.name for word in words)]
@@ -479,6 +493,7 @@ def idx_array(file: Path) -> MappedArray | MemoryArray:
 
 def _header(source: Any, file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
     magic = source.read(4)
+    # two zeros, a type and the number of dimensions
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _DTYPES or not magic[3]:
         raise DataError(f"{file} is not an idx file: it starts with {magic!r}")
     sizes = source.read(4 * magic[3])

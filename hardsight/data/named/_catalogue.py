@@ -133,6 +133,11 @@ DATASETS: Mapping[str, NamedDataset] = {
         files="train/ and validation/ as unpacked from train.tar and validation.tar, with one "
         "folder per class or image_list.txt",
     ),
+    "inaturalist": NamedDataset(
+        folders=("inaturalist", "inaturalist2018", "iNaturalist2018", "inat2018"),
+        splits={"train": ("train", "train2018"), "val": ("val", "val2018", "validation", "test")},
+        files="train2018.json and val2018.json beside train_val2018/, as unpacked",
+    ),
     "imagenet": NamedDataset(
         folders=("imagenet", "ILSVRC2012", "imagenet-1k"),
         splits={"train": ("train",), "val": ("val", "validation")},

@@ -18,6 +18,7 @@ from hardsight.data.formats import (
     HuggingFaceSource,
     MemoryArray,
     ParquetSource,
+    annotated_images,
     idx_array,
     idx_images_in,
     labels_beside,
@@ -86,6 +87,8 @@ def _from_files(name: str, dataset: NamedDataset, location: Location) -> Example
         )
     if location.form == "list" and classes is not None:
         return visda_images(files[0], spec=name, classes=classes)
+    if location.form == "json":
+        return annotated_images(files[0], spec=name)
     if location.form in ("folder", "list"):
         folder = files[0] if location.form == "folder" else files[0].parent
         return FolderSource(folder, spec=name, classes=_class_folders(folder, classes))
@@ -122,7 +125,7 @@ class Location:
         files: in order; one folder for ``"folder"``.
     """
 
-    form: Literal["parquet", "idx", "cifar", "svhn", "folder", "list"]
+    form: Literal["parquet", "idx", "cifar", "svhn", "folder", "list", "json"]
     files: tuple[Path, ...]
 
 
@@ -202,6 +205,8 @@ def _location(folder: Path, part: str, words: Sequence[str]) -> Location | None:
         return Location("cifar", tuple(batches))
     if matlab := [path for path in files if path.suffix == ".mat"]:
         return Location("svhn", (matlab[0],))
+    if lists := [path for path in sorted(folder.glob("*.json")) if path.stem in words]:
+        return Location("json", (lists[0],))
     split_folder = next((folder / word for word in words if (folder / word).is_dir()), None)
     if split_folder is not None and (split_folder / IMAGE_LIST).is_file():
         return Location("list", (split_folder / IMAGE_LIST,))

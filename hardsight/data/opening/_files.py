@@ -14,6 +14,7 @@ from hardsight.data.formats import (
     EmbeddingSource,
     ParquetEmbeddings,
     ParquetSource,
+    TarSource,
     array_place,
     column_values,
     common_schema,
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 LABEL_NAMES = ("labels", "label", "y", "targets")
 _EXAMPLE_NAMES = ("embeddings", "embedding", "images", "x", "image")
 FORMS = (
-    "a folder of class folders, a .csv list, a .jsonl or .parquet file, idx files, hub:OWNER/NAME, "
-    f"builtin:digits, a name ({', '.join(DATASETS)}), or .npy/.npz/.safetensors arrays"
+    "a folder of class folders, a .csv list, a .jsonl, .parquet or .tar file, idx files, "
+    f"hub:OWNER/NAME, builtin:digits, a name ({', '.join(DATASETS)}), or arrays in "
+    ".npy/.npz/.safetensors"
 )
 
 
@@ -67,6 +69,17 @@ def idx_source(
     source = ArraySource(text, idx_array(images), labels, classes=options.classes)
     source.label_place = place
     return source
+
+
+def tar_source(
+    files: list[Path], text: str, options: Options, *, split_done: bool = False
+) -> TarSource:
+    """Pictures in tar files, as webdataset stores them."""
+    options.images_only()
+    options.refuse("image_column", because=f"{text} has one picture for every example")
+    if not split_done:
+        options.refuse("split", because=f"{text} names the files themselves")
+    return TarSource(files, spec=text, classes=options.classes, label=options.label_column)
 
 
 def _place_apart(options: Options, text: str) -> LabelPlace | None:
@@ -94,6 +107,7 @@ def parquet_source(
     if are_texts:
         options.images_only()
         return text_parquet(files, spec=text, **options.of_texts())
+    # a head was named, so the lists of numbers are embeddings
     may_be_pictures = options.class_weights is None and (has_images or not has_embeddings)
     if may_be_pictures and holds_paths(schema):
         options.images_only()
@@ -154,6 +168,7 @@ def array_source(
     ids, alone = first("ids", "id"), arrays.get("")
     ids_array = None if ids is None else ids.whole()
     embeddings = first("embeddings", "embedding")
+    # a single matrix: pictures have at least three dimensions
     if embeddings is None and alone is not None and len(alone.shape) == 2:
         embeddings = alone
     if embeddings is not None:
@@ -195,6 +210,7 @@ def embedding_source(
     """Stored embeddings with their labels, and the head that lies in the file or is named."""
     names = classes if options.classes is None else options.classes
     values = plain_array(labels, names=LABEL_NAMES, option="labels")
+    # EmbeddingSource will say so; the head cannot be looked for by a width that is not there
     if len(rows.shape) != 2:
         width, least = 0, 0
     else:
@@ -209,6 +225,7 @@ def embedding_source(
         classes=None if names is None else len(names),
     )
     own = arrays or {}
+    # a head that was named goes before one in the file
     if weights is None and "class_weights" in own:
         weights = own["class_weights"].whole()
         bias = own["bias"].whole() if "bias" in own else None

@@ -65,6 +65,7 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
     if isinstance(data, np.ndarray | torch.Tensor):
         return array_source({"": MemoryArray(in_memory(data))}, name, options)
     options.images_only()
+    # duck typing would work for a while, and then fail where a default is missing
     if hasattr(data, "id_of") and hasattr(data, "fingerprint"):
         raise DataError(
             f"a {name} looks like a source of examples but is not one; derive {name} from "
@@ -78,12 +79,14 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
     options.refuse("split", because=f"a {name} is one split already")
     loading, loader = Loading(), None
     if isinstance(data, DataLoader):
+        # its sampler is looked at below, once the dataset has a length
         loading, loader, data = _loading(data), data, data.dataset
         if loading.collate is None and hasattr(data, "without_index"):
             data = data.without_index()
     is_iterator = hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
     if isinstance(data, IterableDataset) or is_iterator:
         return StreamSource(data, classes=options.classes, loading=loading)
+    # a mapping has both members, and positions are not its keys
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if not indexed or isinstance(data, Mapping):
         raise DataError(
@@ -103,6 +106,7 @@ def _frame(frame: Any, options: Options) -> ExampleSource:
     if options.text_column is not None or (
         options.image_column is None and not has_pictures and is_text_list(names)
     ):
+        # NaN of pandas is nothing, as an empty cell is
         missing = frame.astype(object).where(frame.notna(), None)
         columns = {name: missing.iloc[:, at].to_list() for at, name in enumerate(names)}
         return text_columns(columns, spec=type(frame).__name__, **options.of_texts())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hardsight._checks import is_url
 from hardsight.data.formats import (
     ARRAY_SUFFIXES,
     GRAPHS,
@@ -15,7 +16,9 @@ from hardsight.data.formats import (
     JSON_SUFFIXES,
     LINE_SUFFIXES,
     LIST_SUFFIXES,
+    PACKED_TAR,
     SPLITS,
+    TAR,
     ArraySource,
     CellSource,
     EmbeddingSource,
@@ -24,6 +27,7 @@ from hardsight.data.formats import (
     ListedImages,
     MemoryArray,
     SentenceSource,
+    TarSource,
     TextSource,
     UnlabelledFolder,
     csv_cells,
@@ -45,6 +49,7 @@ from hardsight.data.opening._files import (
     array_source,
     idx_source,
     parquet_source,
+    tar_source,
 )
 from hardsight.data.opening._objects import holds_texts, source_of_object, texts_of
 from hardsight.data.opening._sentences import sentences_in_file, sentences_of_dataset
@@ -52,11 +57,13 @@ from hardsight.data.source import (
     ExampleSource,
     Fingerprint,
     LabelPlace,
+    braced,
     check_listable,
     existing,
     fixed_labels,
     is_pattern,
     is_regular,
+    local_copy,
     matching,
     patched,
 )
@@ -107,7 +114,7 @@ class Options:
     def check_used(self, source: Any) -> None:
         """Raise if columns are named, and the data has none, or not of this kind."""
         are_texts = isinstance(source, TextSource | SentenceSource)
-        has_columns = are_texts or isinstance(source, ListedImages | CellSource)
+        has_columns = are_texts or isinstance(source, ListedImages | CellSource | TarSource)
         if not has_columns:
             self.refuse("label_column", "image_column", because=f"{source.spec} has no columns")
         if not are_texts:
@@ -159,24 +166,27 @@ def open_source(
                                     with ``target`` the translation of each line, ``.gz`` too
     ``photos.parquet``              ``image`` ``{bytes, path}``, bytes or a path, and ``label``;
                                     also a folder of such files or a pattern ``data/*.parquet``
+    ``train-{000..146}.tar``        shards of webdataset: a picture and ``cls``, or ``json`` with
+                                    ``label``; also ``data/*.tar`` or a folder of such files
     ``train-images-idx3-ubyte.gz``  idx files, or their folder and ``split``
     ``hub:OWNER/NAME[:CONFIG]``     a dataset of the Hugging Face hub
     ``builtin:digits``              1,797 digits of 8x8 pixels
     ``proteins/``                   graphs of the TU collection: ``NAME_A.txt`` and its companions
     ``cifar10``                     a dataset by name, and ``split``: mnist, fashion-mnist,
                                     cifar10, cifar100, cifar100-coarse, svhn, pacs, visda17,
-                                    imagenet; from ``data_root``, else from the hub
+                                    inaturalist, imagenet; from ``data_root``, else from the hub
     ``images.npz``                  arrays ``images`` and ``labels``, or ``x`` and ``y``
     ``embeddings.npz``              ``embeddings``, ``labels``, and maybe ``class_weights``,
                                     ``bias``, ``ids``; also .npy, .safetensors, .parquet
     ==============================  ==============================================================
 
-    In Python also a torch ``Dataset`` or ``DataLoader``, a Hugging Face ``Dataset``, a pandas
-    ``DataFrame`` with such columns (paths start from the working directory), arrays with
-    ``labels``, and a source such as :class:`DegradedSource` or :class:`MemorySource`. Of a
-    DataLoader, the dataset, ``collate_fn``, batch size and workers are used, and of its sampler
-    which examples it names: each is read once, in the dataset's own order, and keeps its index in
-    the dataset. A sampler that repeats examples is refused.
+    Each may be the URL of an object store (``s3://bucket/photos``), of which the files are copied
+    to this machine once. In Python also a torch ``Dataset`` or ``DataLoader``, a Hugging Face
+    ``Dataset``, a pandas ``DataFrame`` with such columns (paths start from the working directory),
+    arrays with ``labels``, and a source such as :class:`DegradedSource` or :class:`MemorySource`.
+    Of a DataLoader, the dataset, ``collate_fn``, batch size and workers are used, and of its
+    sampler which examples it names: each is read once, in the dataset's own order, and keeps its
+    index in the dataset. A sampler that repeats examples is refused.
 
     Args:
         data: a name as above, or an object.
@@ -223,6 +233,7 @@ def open_source(
         split, labels, class_weights, bias, classes, data_root, text_column, label_column,
         image_column, max_tokens, tokens or None, target,
     )  # fmt: skip
+    # each says what the examples are
     if text_column is not None and image_column is not None:
         raise OptionError("text_column and image_column both name the examples; leave one out")
     is_named = isinstance(data, str | os.PathLike)
@@ -302,8 +313,12 @@ def unlabelled_source(
         data_root: folder with a folder per named dataset.
     """
     if isinstance(data, str | os.PathLike) and data not in DATASETS:
+        # a folder that is not one of class folders, parquet or idx files: pictures as they lie
         folder = Path(data) / (split or "")
-        if folder.is_dir() and not any(folder.glob("*.parquet")) and not any(folder.glob("*idx*")):
+        stored = (
+            name for pattern in ("*.parquet", f"*{TAR}", "*idx*") for name in folder.glob(pattern)
+        )
+        if folder.is_dir() and not any(stored):
             return UnlabelledFolder(folder, spec=os.fspath(data))
     return open_source(data, split=split, classes=classes, data_root=data_root)
 
@@ -314,6 +329,7 @@ def _with_rows(
     """The examples that a list of rows names."""
     if isinstance(source, ExampleSource) and source.is_stream:
         raise OptionError(f"rows cannot be used here: {source.spec} is a stream, without positions")
+    # numbers of numbers would be ambiguous
     if source.numbers is not None:
         raise OptionError(
             f"rows cannot be used here: {source.spec} holds some rows of other data already, such "
@@ -359,8 +375,16 @@ def _named(text: str, options: Options) -> ExampleSource | EmbeddingSource:
         if options.text_column is not None or holds_texts(dataset):
             return texts_of(dataset, replace(options, split=None))
         return HuggingFaceSource(dataset, spec=text, classes=options.classes)
+    if is_url(text):
+        source = _named(local_copy(text), options)
+        source.spec = text
+        return source
     if is_pattern(text):
-        return parquet_source(matching(text), text, options)
+        files = matching(text)
+        are_tar = all(file.suffix.lower() == TAR for file in files)
+        return (tar_source if are_tar else parquet_source)(files, text, options)
+    if len(names := braced(text)) > 1 and not os.path.exists(text):
+        return tar_source([existing(name) for name in names], text, options)
     path = _existing(text)
     if path.is_dir():
         return _folder(path, text, options)
@@ -391,6 +415,10 @@ def _folder(folder: Path, text: str, options: Options) -> ExampleSource | Embedd
     files = [file for file in listed if is_regular(file)]
     if files:
         return parquet_source(_of_split(files, text, options.split), text, options, split_done=True)
+    shards = [file for file in sorted(folder.glob(f"*{TAR}")) if is_regular(file)]
+    if shards:
+        return tar_source(_of_split(shards, text, options.split), text, options, split_done=True)
+    # idx files before pictures: their names leave no doubt
     has_idx = any(IDX_NAME.search(entry.name) for entry in folder.iterdir())
     images = idx_images_in(folder, options.split) if has_idx else None
     if images is not None:
@@ -427,12 +455,14 @@ def _of_split(files: list[Path], text: str, split: str | None) -> list[Path]:
     present = [name for name in SPLITS if any(belongs(file, name) for file in files)]
     if split is None and len(present) > 1:
         raise DataError(
-            f"{text} holds parquet files of the splits {', '.join(present)}; pass "
+            f"{text} holds {files[0].suffix} files of the splits {', '.join(present)}; pass "
             f"split={present[0]!r}"
         )
     chosen = files if split is None else [file for file in files if belongs(file, split)]
     if not chosen:
-        raise DataError(f"no parquet file of {text} begins with {split!r}, so there is no split")
+        raise DataError(
+            f"no {files[0].suffix} file of {text} begins with {split!r}, so there is no split"
+        )
     return chosen
 
 
@@ -455,6 +485,10 @@ def _file(file: Path, text: str, options: Options) -> ExampleSource | EmbeddingS
         )  # fmt: skip
     if is_idx(file):
         return idx_source(file, text, options)
+    if suffix == TAR:
+        return tar_source([file], text, options)
+    if file.name.lower().endswith(PACKED_TAR):
+        raise DataError(f"{text} is compressed, so that it has no places to read from; unpack it")
     if suffix in ARRAY_SUFFIXES:
         arrays = stored_arrays(file)
         source = array_source(arrays, text, options)

@@ -106,6 +106,7 @@ def wanted_preprocessing(known: Preprocessing, pixels: PixelOptions) -> Preproce
     if not changes:
         return known
     origin = f"{', '.join(changes)} as given; otherwise {known.origin}"
+    # what the model says of the size of its pictures has to give way as a whole
     known = known.at_size(changes["size"]) if "size" in changes else known
     if "crop" in changes or "squash" in changes:  # which say all there is to say
         known = replace(known, resize=None, crop_first=False)
@@ -124,6 +125,7 @@ def stated_preprocessing(preprocessing: Preprocessing | None) -> Preprocessing |
         return None
     plain = Preprocessing()
     names = [field.name for field in fields(plain)]
+    # a default that a user wrote out is still a default
     changed = [
         name
         for name in names
@@ -142,6 +144,7 @@ def decisive(recorded: Mapping[str, Any]) -> dict[str, Any]:
         >>> decisive({"mean": (0.5,), "origin": "mean as given", "stated": ("mean",)})
         {'mean': (0.5,)}
     """
+    # an older record without the field means the same as one that says no
     left_out = {"origin", "stated", *(() if recorded.get(_LATER) else (_LATER,))}
     return {name: value for name, value in recorded.items() if name not in left_out}
 
@@ -177,6 +180,7 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
     means, stds = _per_channel(how.mean, len(planes)), _per_channel(how.std, len(planes))
     for plane, value, mean, std in zip(planes, values, means, stds, strict=True):
         # one plane at a time: several times quicker than broadcasting over strided channels
+        # one multiplication and one subtraction: (p / white - mean) / std
         np.multiply(plane, np.float32(1 / (white * std)), out=value)
         value -= np.float32(mean / std)
     return values
@@ -198,6 +202,7 @@ def _planes(
 ) -> NDArray[Any]:
     if isinstance(content, Image.Image):
         image = eight_bit(content)
+        # three values of mean or std ask for RGB, so that grey pictures become RGB
         mode = {None: image.mode, 1: "L", 3: "RGB"}[channels]
         if image.mode != mode:
             image = image.convert(mode)
@@ -208,6 +213,7 @@ def _planes(
     else:
         pixels = _array_pixels(content, how, channels)
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    # reversed planes are a view, and cost nothing
     return planes[::-1] if how.bgr else planes
 
 
@@ -223,10 +229,12 @@ def _array_pixels(
     array: NDArray[Any], how: Preprocessing, channels: int | None
 ) -> NDArray[np.float32]:
     """Each channel is resized on its own, in float: 16-bit and float arrays, or if it is asked."""
+    # white of unsigned integers is their largest value
     own = float(np.iinfo(array.dtype).max) if array.dtype.kind == "u" else 1.0
     values = array.astype(np.float32) / np.float32(how.white or own)
     if values.ndim == 2:
         values = values[:, :, None]
+    # an alpha channel is dropped, as for pictures
     values = values[:, :, :3]
     if channels == 3 and values.shape[2] == 1:
         values = values.repeat(3, axis=2)
@@ -246,6 +254,7 @@ def _fitted(image: Image.Image, how: Preprocessing) -> Image.Image:
         side = int(how.crop * min(image.size))
         image = _centre(image, (side, side), rounds_down=how.crop_rounds_down)
     box = _box(image.height, image.width, how)
+    # a strip of one pixel by 10,000 would become a giant
     if box[0] * box[1] > MAX_PIXELS:
         raise BadExampleError(
             f"too elongated: {image.width} x {image.height} pixels would become {box[1]} x {box[0]}"
@@ -264,6 +273,7 @@ def _box(height: int, width: int, how: Preprocessing) -> tuple[int, int]:
     if how.crop_first:
         return how.size
     box = (
+        # what is whole in decimals may come out a little below it in binary
         math.floor(how.size[0] / how.crop + 1e-6),
         math.floor(how.size[1] / how.crop + 1e-6),
     )
@@ -273,6 +283,7 @@ def _box(height: int, width: int, how: Preprocessing) -> tuple[int, int]:
 def _cover(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
     """Smallest size of the image's own aspect ratio that covers the box."""
     if height * box[1] <= width * box[0]:
+        # int, as torchvision rounds
         return box[0], max(box[1], int(box[0] * width / height))
     return max(box[0], int(box[1] * height / width)), box[1]
 
@@ -280,6 +291,7 @@ def _cover(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
 def _centre(image: Image.Image, size: tuple[int, int], *, rounds_down: bool) -> Image.Image:
     """The middle of an image; black around it if the image is smaller."""
     spare = (image.height - size[0], image.width - size[1])
+    # torchvision rounds the offset of a crop, other libraries round it down
     top, left = (pixels // 2 if rounds_down else round(pixels / 2) for pixels in spare)
     return image.crop((left, top, left + size[1], top + size[0]))
 

@@ -24,6 +24,7 @@ from hardsight.data.source._source import LabelPlace as LabelPlace
 from hardsight.data.source._source import Loading as Loading
 from hardsight.data.source._source import Parts as Parts
 from hardsight.data.source._source import Spread as Spread
+from hardsight.data.source._source import braced as braced
 from hardsight.data.source._source import check_lengths as check_lengths
 from hardsight.data.source._source import check_listable as check_listable
 from hardsight.data.source._source import evenly_spaced as evenly_spaced
@@ -34,4 +35,5 @@ from hardsight.data.source._source import is_pattern as is_pattern
 from hardsight.data.source._source import is_regular as is_regular
 from hardsight.data.source._source import matching as matching
 from hardsight.data.source._source import row_marks as row_marks
+from hardsight.data.source._urls import local_copy as local_copy
 from hardsight.data.source._view import SourceView as SourceView

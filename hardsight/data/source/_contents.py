@@ -58,12 +58,14 @@ def content_digest(read: Callable[[int], Any], length: int) -> str:
         length: of the dataset.
     """
     positions = evenly_spaced(length, _SAMPLES)
+    # read twice: a dataset that augments gives other values, of which only the shapes are a mark
     first, second = (_digest(read, positions, values=True) for _ in range(2))
     return first if first == second else _digest(read, positions, values=False)
 
 
 def stream_digest(samples: Iterable[Any]) -> str:
     """SHA-256 over the first few examples of a stream; empty if reading would use it up."""
+    # an iterator can be read once, and that is the run's
     if iter(samples) is samples:
         return ""
     mark = Fingerprint("beginning")
@@ -84,6 +86,7 @@ def add_sample(mark: Fingerprint, sample: Any) -> None:
 def _digest(read: Callable[[int], Any], positions: list[int], *, values: bool) -> str:
     mark = Fingerprint("contents")
     for position in positions:
+        # the same draws at every reading, so that augmentation looks alike
         with states_kept(seed=position):
             try:
                 sample = read(position)
@@ -111,6 +114,7 @@ def _add(mark: Fingerprint, value: Any, *, values: bool, most: int | None = None
     elif isinstance(value, np.ndarray | np.generic) or hasattr(value, "detach"):
         array = in_memory(value)
         mark.add(array.shape, array.dtype)
+        # objects have no bytes of their own
         if values and not array.dtype.hasobject:
             mark.add_array(_some(array, most))
     elif isinstance(value, str | bytes | int | float | bool | None):
@@ -128,4 +132,5 @@ def _add(mark: Fingerprint, value: Any, *, values: bool, most: int | None = None
 def _some(array: NDArray[Any], most: int | None) -> NDArray[Any]:
     if most is None or array.size <= most:
         return array
+    # a step through the values, so that both ends have a part
     return array.reshape(-1)[:: array.size // most]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ def class_indices(
     known = None if classes is None else class_names(classes)
     array = _one_per_example(values, where)
     if array.ndim == 2:
+        # a row of several labels is refused there
         array, known = _from_one_hot(array, known, where)
     if array.dtype.kind in "OSU":
         array, known = _from_strings(array, known, where)
@@ -57,6 +59,7 @@ def class_indices(
     if known is None:
         known = numbered_names(indices, where)
     _check_range(indices, known, where)
+    # a head of one class has nothing to compare with
     if len(known) < least:
         raise DataError(
             f"expected at least two classes, got only {known[0]!r} in {where}; hardness compares "
@@ -106,11 +109,13 @@ def single_class_index(value: Any, classes: tuple[str, ...], *, where: str) -> i
         raise LabelError(f"the label of {where} is missing; remove the example first")
     if array.size == 1 and array.dtype.kind in "OSU" and not classes:
         text = str(array.reshape(-1)[0])
+        # a number written with leading zeros is more likely a code than an index
         if not text.isdecimal() or str(int(text)) != text:  # "007" may be a name
             raise LabelError(
                 f"the label of {where} is the string {text!r}; pass classes=[...] so that names "
                 "become class indices"
             )
+    # a row with a single 1 is one-hot; two 1s are two labels
     if array.ndim == 1 and array.size > 1 and _is_one_hot(array[None]).all():
         _check_width(array.size, classes or None, f"label of {array.size} values", where)
         return int(array.argmax())
@@ -123,6 +128,7 @@ def single_class_index(value: Any, classes: tuple[str, ...], *, where: str) -> i
     if array.dtype.kind in "OSU":
         array, _ = _from_strings(array, classes or None, where)
     index = _whole_numbers(array, where)
+    # without names the number of classes is not known yet
     if classes or index[0] < 0:
         _check_range(index, classes, where)
     return int(index[0])
@@ -135,6 +141,7 @@ def numbered_names(indices: NDArray[np.int64], where: str) -> tuple[str, ...]:
         LabelError: labels are so few and so high that they must be identifiers.
     """
     highest = int(indices.max())
+    # about as many examples as identifiers is what a list of files looks like
     if highest >= max(_MANY_CLASSES, 10 * len(indices)):
         raise LabelError(
             f"expected class indices in {where}, got {highest}, which looks like an identifier; "
@@ -179,6 +186,7 @@ def _stacked(values: Any, where: str) -> NDArray[Any]:
     if not lengths:
         return array
     refuse_missing(rows, where)
+    # a mix of lists and single labels is a mistake in the file
     if len(lengths) > 1 or not all(isinstance(row, list | tuple | np.ndarray) for row in rows):
         shown = " and ".join(str(length) for length in sorted(lengths)[:2])
         raise LabelError(
@@ -226,6 +234,7 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, list | tuple | np.ndarray):
         return False
     is_pandas = type(value).__name__ in ("NAType", "NaTType")
+    # NaN is the one value that differs from itself
     return value is None or is_pandas or bool(value != value)
 
 
@@ -254,6 +263,7 @@ def _from_strings(
     texts = np.array(
         [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in array.tolist()]
     )
+    # distinct names are few, labels many: each name is looked at once
     distinct, positions = np.unique(texts, return_inverse=True)
     names = [str(name) for name in distinct]
     # names go before numbers: classes may be called "9" to "0", in this order
@@ -287,7 +297,8 @@ def _different_numbers(texts: list[str], where: str) -> NDArray[Any]:
 
 def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
     if array.dtype.kind in "biu":
-        return array.astype(np.int64)
+        # what lies in a file stays there: of a hundred million labels a copy takes 800 MB
+        return array.astype(np.int64, copy=not _is_mapped(array))
     if array.dtype.kind != "f":
         raise LabelError(f"expected labels in {where} to be integers, got {array.dtype}")
     if np.isnan(array).any():
@@ -300,6 +311,14 @@ def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
             "indices or class names"
         )
     return array.astype(np.int64)
+
+
+def _is_mapped(array: NDArray[Any]) -> bool:
+    """Whether the values are those of a file, and not a caller's, who may change them."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, mmap.mmap)
 
 
 def _check_range(indices: NDArray[np.int64], known: tuple[str, ...], where: str) -> None:

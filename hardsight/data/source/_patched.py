@@ -81,6 +81,7 @@ def fixed_labels(
             f"expected cannot_tell to be one of {', '.join(CANNOT_TELL)}, got {cannot_tell!r}"
         )
     mark = source.fingerprint()
+    # an empty patch fits any data
     if len(patch) and patch.data != mark:
         raise PatchError(
             f"{patch.where} is about other data than {source.spec}: fingerprint "
@@ -93,6 +94,7 @@ def fixed_labels(
     classes, new = _classes(source, changes, patch.where, may_add=may_add)
     labels, kept = source.labels.copy(), np.ones(len(source), np.bool_)
     labels[positions] = new
+    # nobody could tell: kept, unless asked otherwise
     gone = changes.is_dropped | (changes.is_unsure if cannot_tell == "drop" else False)
     kept[positions[gone]] = False
     if not kept.any():
@@ -125,6 +127,7 @@ def patched(source: ExampleSource, patch: Patch, *, cannot_tell: str = "keep") -
     if fixed.kept.all():
         view = source.relabelled(fixed.labels)
     else:
+        # a view of the rows that stay; their numbers remain those of the data
         rows = np.flatnonzero(fixed.kept)
         view = SourceView([source], rows=rows, labels=fixed.labels[rows])
     view.patches = (*source.patches, fixed.facts)
@@ -136,6 +139,7 @@ def _positions(source: Labelled, changes: Changes, where: str) -> NDArray[np.int
     if numbers is None:
         positions, known = index, index < len(source)
     else:
+        # the last row stands in for numbers behind it, which then differ
         positions = np.minimum(np.searchsorted(numbers, index), len(numbers) - 1)
         known = numbers[positions] == index
     if not known.all():
@@ -174,6 +178,7 @@ def _classes(
                 f"class {number} is {known[number]!r} in {source.spec}, but {name!r} in {where}; "
                 "numbers decide: correct the number or the name"
             )
+    # numbers behind the known classes ask for new ones
     added = sorted(number for number in used if number >= len(known))
     if not added:
         return known, changes.new
@@ -194,6 +199,7 @@ def _widened(
     known: tuple[str, ...], new: NDArray[np.int64], added: dict[int, str]
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """New classes behind the known ones; numbers without names stay what they are."""
+    # classes without names: a number is its own name, so gaps are filled
     if list(known) == [str(number) for number in range(len(known))]:
         most = max(added)
         return tuple(added.get(n) or str(n) for n in range(most + 1)), new

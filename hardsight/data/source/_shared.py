@@ -63,8 +63,10 @@ def shared_examples(
     own_marks, marks = source.stored_marks(), others.stored_marks()
     if own_marks is None or marks is None or source.stored_form != others.stored_form:
         return None
+    # -1 marks what cannot be compared
     picked = [at for at in evenly_spaced(len(source), _LOOKED_AT) if own_marks[at] >= 0]
     at_rows = np.asarray(rows, dtype=np.int64)
+    # same mark, such as the same size: only these can be equal
     alike = at_rows[np.isin(marks[at_rows], own_marks[picked])]
     known: dict[bytes, int] = {}
     bytes_read = count = 0
@@ -75,6 +77,7 @@ def shared_examples(
         content = _stored(others, at)
         bytes_read, count = bytes_read + len(content), count + 1
         if content:
+            # of several equal ones any will do as a witness
             known[_digest(content)] = at
     pairs = [
         (at, known[mark])
@@ -85,6 +88,7 @@ def shared_examples(
         looked_at=len(picked),
         of=len(source),
         shared=len(pairs),
+        # those of another mark were compared as well, by the mark
         compared_with=len(at_rows) - (len(alike) - count),
         others=len(at_rows),
         first=(source.id_of(pairs[0][0]), others.id_of(pairs[0][1])) if pairs else None,

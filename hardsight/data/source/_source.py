@@ -7,6 +7,7 @@ import glob
 import hashlib
 import math
 import os
+import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 
 _SAMPLES, _SAMPLE_BYTES, _SAMPLE_ROWS = 16, 4096, 64
 _MARKED_BYTES, _MARKED_ROWS = 64, 4096  # of a row; at once
+_RANGE, _MOST_BRACED = re.compile(r"\{(\d+)\.\.(\d+)\}"), 1_000_000
 HUMAN_COUNTS = "human_counts"  # the column of how many people chose each class
 
 
 def in_memory(value: Any) -> NDArray[Any]:
     """A tensor, sequence or array as an array; bfloat16 widened to float32."""
+    # a tensor by what it can do, so that torch is not imported for an array
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
@@ -87,8 +90,27 @@ def matching(pattern: str) -> list[Path]:
     return files
 
 
+def braced(text: str) -> list[str]:
+    """The names that webdataset's ``{000..146}`` stands for; the text itself without one.
+
+    Example:
+        >>> braced("train-{08..10}.tar")
+        ['train-08.tar', 'train-09.tar', 'train-10.tar']
+    """
+    found = _RANGE.search(text)
+    if found is None:
+        return [text]
+    first, last = found.groups()
+    if int(last) - int(first) >= _MOST_BRACED:
+        raise DataError(f"expected up to {_MOST_BRACED:,} files in {found.group()}, got more")
+    numbers = (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
+    before, behind = text[: found.start()], text[found.end() :]
+    return [name for number in numbers for name in braced(f"{before}{number}{behind}")]
+
+
 def is_pattern(text: str) -> bool:
     """Whether ``text`` must be a glob pattern: it has wildcards and names no file itself."""
+    # a folder may be called photos[1]
     return glob.has_magic(text) and not os.path.exists(os.path.expanduser(text))
 
 
@@ -102,17 +124,21 @@ class Fingerprint:
     def add(self, *facts: object) -> Fingerprint:
         """Take in facts whose text describes them fully."""
         for fact in facts:
+            # names of files may hold half of a surrogate pair
             self._take(str(fact).encode("utf-8", "surrogatepass"))
         return self
 
     def add_names(self, names: Iterable[str]) -> Fingerprint:
         """Take in names, such as those of the classes."""
+        # their number first: ["ab", "c"] is not ["a", "bc"]
         return self.add(len(names := list(names)), *names)
 
     def add_array(self, array: NDArray[Any]) -> Fingerprint:
         """Take in a small array in full, such as the labels."""
         self.add(array.shape, array.dtype)
-        self._take(np.ascontiguousarray(array).tobytes())
+        # the bytes themselves, without a copy: labels may be a hundred million
+        flat = np.ascontiguousarray(array).reshape(-1)
+        self._take(flat.view(np.uint8).data if flat.size else b"")
         return self
 
     def add_rows(self, array: Any) -> Fingerprint:
@@ -133,6 +159,7 @@ class Fingerprint:
         size = file.stat().st_size
         self.add(size)
         with file.open("rb") as source:
+            # footers of parquet and zip files are at the end, where changes show
             for offset in evenly_spaced(max(size - _SAMPLE_BYTES, 0) + 1, _SAMPLES):
                 source.seek(offset)
                 self._take(source.read(_SAMPLE_BYTES))
@@ -142,7 +169,8 @@ class Fingerprint:
         """The fingerprint of everything taken in so far."""
         return self._digest.hexdigest()
 
-    def _take(self, content: bytes) -> None:
+    def _take(self, content: bytes | memoryview) -> None:
+        # the length in front of each: facts cannot run into each other
         self._digest.update(len(content).to_bytes(8, "little"))
         self._digest.update(content)
 
@@ -154,6 +182,7 @@ def evenly_spaced(length: int, count: int) -> list[int]:
         >>> evenly_spaced(100, 3)
         [0, 50, 99]
     """
+    # a set: of a short list the same position would come twice
     return sorted({round(x) for x in np.linspace(0, length - 1, min(count, length))})
 
 
@@ -166,6 +195,7 @@ def row_marks(array: Any, *, most_bytes: int = 2**32) -> NDArray[np.int64] | Non
     if not 0 < length * row_bytes <= most_bytes:
         return None
     places = evenly_spaced(row_bytes, _MARKED_BYTES)
+    # a random projection: equal rows have equal marks, and others hardly ever do
     weights = np.random.default_rng(0).integers(1, 2**40, len(places))
     marks = [np.empty(0, dtype=np.int64)]
     for start in range(0, length, _MARKED_ROWS):

@@ -88,6 +88,7 @@ class SourceView(ExampleSource):
 
     def _take_traits(self) -> None:
         """What holds of the parts and still holds of the view."""
+        # of several parts most traits are not those of the whole
         only = self.parts[0] if len(self.parts) == 1 else None
         self.is_model_ready = any(part.is_model_ready for part in self.parts)
         self.is_stream = any(part.is_stream for part in self.parts)
@@ -99,12 +100,14 @@ class SourceView(ExampleSource):
             self.shown = only.shown if self._rows is None else only.shown.subset(self._rows)
         self.patches = only.patches
         self.whole = only.whole
+        # labels that were replaced must not come back through a user's collate_fn
         if self._labels is None:  # a user's collate_fn would bring the labels back
             self.loading = only.loading
         else:
             self.loading = Loading(only.loading.batch_size, only.loading.workers)
         if self._rows is None:
             self.images, self.numbers = only.images, only.numbers
+        # only rows in ascending order have numbers by which they can be found again
         elif (np.diff(self._rows) > 0).all():
             self.numbers = self._rows if only.numbers is None else only.numbers[self._rows]
 
@@ -114,6 +117,7 @@ class SourceView(ExampleSource):
     def __getitem__(self, index: int) -> Example:
         part, inner = self._place(index)
         example = self.parts[part][inner]
+        # labels of a view decide over those of its sources
         label = self._renumbered(example.label) if self._labels is None else self.label_of(index)
         return Example(self.id_of(index), label, self.content(example.content, index))
 
@@ -141,6 +145,7 @@ class SourceView(ExampleSource):
         """Id in its source, behind the name of the part unless it begins with it."""
         part, inner = self._place(index)
         own = self.parts[part].id_of(inner)
+        # parts may number their files alike
         begin = f"{self._names[part]}/" if self._names else ""
         return own if own.startswith(begin) else begin + own
 
@@ -151,6 +156,7 @@ class SourceView(ExampleSource):
 
     def stored_marks(self) -> NDArray[np.int64] | None:
         """As the parts have them, unless the view shows other content than they do."""
+        # a view that changes pictures stores none of them
         if type(self).content is not SourceView.content:
             return None
         marks = [known for part in self.parts if (known := part.stored_marks()) is not None]
@@ -166,6 +172,7 @@ class SourceView(ExampleSource):
 
     def column(self, name: str) -> NDArray[Any] | None:
         """A stored column, if every part has it; counts per class only by the parts' classes."""
+        # counts per class would be read by the wrong classes
         if name == HUMAN_COUNTS and self.classes != self.parts[0].classes:
             return None
         columns = [values for part in self.parts if (values := part.column(name)) is not None]
@@ -205,6 +212,7 @@ class SourceView(ExampleSource):
         if not 0 <= index < len(self):
             raise IndexError(f"example {index} of {len(self)}")
         row = index if self._rows is None else int(self._rows[index])
+        # starts of empty parts are equal: the last of them is the one that holds the row
         part = int(np.searchsorted(self._starts, row, side="right")) - 1
         return part, row - int(self._starts[part])
 

@@ -40,6 +40,7 @@ def write_arrays(
     arrays = stored_arrays(file)
     where = f"{place.name or 'the array'} of {file.name}"
     raw = np.asarray(arrays[place.name].whole())
+    # [N, 1], as some tools store labels
     is_column = raw.ndim == 2 and raw.shape[1] == 1
     labels = changed_array(raw[:, 0] if is_column else raw, source.labels, fixed, where=where)
     labels = labels[:, None] if is_column else labels
@@ -68,6 +69,7 @@ def _check_droppable(source: Any, arrays: dict[str, StoredArray]) -> None:
             f"examples cannot be left out of {place.files[0].name} alone, since they lie in "
             f"{source.spec}; keep what cannot be told (--cannot-tell keep), or store them together"
         )
+    # a head has as many rows as there are classes, which may be as many as examples
     known = {place.name, *place.per_example, "class_weights", "bias"}
     unsure = [
         name for name, array in arrays.items()
@@ -132,6 +134,7 @@ def _write_safetensors(
         header = json.loads(source.read(length))
         about = header.pop("__metadata__", None)
         new, parts, end = ({} if about is None else {"__metadata__": about}), [], 0
+        # in the order of the file, so that it is read once from start to end
         for tensor, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
             begin, stop = entry["data_offsets"]
             shape = list(entry["shape"])
@@ -139,11 +142,13 @@ def _write_safetensors(
             size = stop - begin
             if is_cut:
                 shape[0] = int(kept.sum())
+                # whole rows only: the size of a row follows from the old number
                 size = size // len(kept) * shape[0]
             new[tensor] = {**entry, "shape": shape, "data_offsets": [end, end + size]}
             parts.append((tensor, 8 + length + begin, stop - begin, is_cut))
             end += size
         text = json.dumps(new, separators=(",", ":")).encode()
+        # tensors begin at multiples of 8 bytes, as the format wants it
         text += b" " * (-len(text) % 8)
         sink.write(len(text).to_bytes(8, "little") + text)
         for tensor, offset, size, is_cut in parts:

@@ -40,6 +40,7 @@ def write_folder(source: FolderSource, fixed: FixedLabels, target: Path, links: 
     place = source.label_place
     assert place is not None
     root, inside = os.fsencode(place.root), os.fsencode(place.files[0])
+    # a split that was named lies below the folder that is copied
     classes_at = os.path.normpath(os.path.join(os.fsencode(target), os.path.relpath(inside, root)))
     tops = _class_folders(source, fixed, inside)
     for top in tops.values():
@@ -49,12 +50,14 @@ def write_folder(source: FolderSource, fixed: FixedLabels, target: Path, links: 
     hidden, left_out = _other_files(root, own, os.fsencode(target), links)
     is_moved = np.zeros(len(source), np.bool_)
     is_moved[fixed.changed] = True
+    # names of pictures that stay have priority over those that move in
     taken: set[bytes] = {_key(names[at]) for at in np.flatnonzero(fixed.kept & ~is_moved).tolist()}
     for at in np.flatnonzero(fixed.kept & ~is_moved).tolist():
         links.place(os.path.join(inside, names[at]), os.path.join(classes_at, names[at]))
     renamed = 0
     for at in fixed.changed.tolist():
         wanted = _moved(names[at], tops[int(fixed.labels[at])])
+        # the old class in the name: a reader can see where it came from
         free = _free(wanted, names[at].split(_SEP)[0], taken, classes_at)
         renamed += free != wanted
         taken.add(_key(free))
@@ -75,6 +78,7 @@ def _class_folders(source: FolderSource, fixed: FixedLabels, inside: bytes) -> d
     folders = {}
     with os.scandir(inside) as entries:
         for entry in entries:
+            # as FolderSource reads names, so that they can be compared
             name = entry.name.decode("utf-8", "backslashreplace")
             if name in source.classes and entry.is_dir():
                 folders[source.classes.index(name)] = entry.name
@@ -105,6 +109,7 @@ def _other_files(root: bytes, own: set[bytes], target: bytes, links: Links) -> t
     for folder, folders, files in os.walk(root):
         for name in list(folders):
             path = os.path.join(folder, name)
+            # links would lead out of the copy, or back into the data
             if name.startswith(b".") or os.path.islink(path):
                 folders.remove(name)
                 hidden += name.startswith(b".")
@@ -130,6 +135,7 @@ def _free(wanted: bytes, old: bytes, taken: set[bytes], classes_at: bytes) -> by
     """The path, or one with the old class in its name that nothing else has."""
     stem, ending = os.path.splitext(wanted)
     free, number = wanted, 1
+    # also what lies there already, such as another file of that name
     while _key(free) in taken or os.path.lexists(os.path.join(classes_at, free)):
         more = b"" if number == 1 else b"-%d" % number
         free, number = stem + b"-from-" + old + more + ending, number + 1

@@ -57,9 +57,11 @@ def _write(
     file: Path, array: StoredArray | NDArray[Any], shape: tuple[int, ...], parts: Any
 ) -> None:
     dtype = array.dtype
+    # numpy's code without its byte order, which idx fixes
     code = _CODES[dtype.str[1:]]
     with _sink(file) as sink:
         sink.write(bytes([0, 0, code, len(shape)]))
+        # big-endian, as the format has it
         sink.write(np.array(shape, ">u4").tobytes())
         for part in parts:
             sink.write(part.astype(dtype.newbyteorder(">")).tobytes())

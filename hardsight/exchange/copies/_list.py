@@ -38,11 +38,13 @@ def write_list(source: ExampleSource, fixed: FixedLabels, target: Path, out: Pat
     text = file.read_bytes().decode("utf-8")
     begin = _MARK if text.startswith(_MARK) else ""
     first = text.partition("\n")[0]
+    # the most frequent of the three in the header, as when it was read
     separator = max((",", ";", "\t"), key=first.count)
     lines = csv.reader(io.StringIO(text.removeprefix(_MARK), newline=""), delimiter=separator)
     header, *rows = [row for row in lines if any(cell.strip() for cell in row)]
     names = [cell.strip() for cell in header]
     label, path = names.index(place.name), names.index(place.paths)
+    # rows of one split, if the list has several
     own = np.arange(len(rows)) if place.rows is None else place.rows
     raw = [rows[row][label].strip() for row in own.tolist()]
     values = stored_values(raw, source.labels, fixed, where=f"column {place.name!r} of {file.name}")
@@ -52,6 +54,7 @@ def write_list(source: ExampleSource, fixed: FixedLabels, target: Path, out: Pat
     for row in rows:
         there = rebased_path(row[path].strip(), file, out)
         rebased += there != row[path].strip()
+        # a path that stays keeps its spaces
         row[path] = there if there != row[path].strip() else row[path]
     gone = set(own[~fixed.kept].tolist())
     sink = io.StringIO(newline="")

@@ -51,6 +51,7 @@ def write_parquet_copy(
         raw[int(own[at])] = values[int(fixed.labels[at])]
     keep = np.ones(len(raw), np.bool_)
     keep[own[~fixed.kept]] = False
+    # classes that nobody has any more need no name
     most = int(fixed.labels[fixed.kept].max(initial=-1))
     start = rebased = 0
     for file in place.files:
@@ -58,6 +59,7 @@ def write_parquet_copy(
         lies = out if place.root.is_file() else out / file.relative_to(place.root)
         to.parent.mkdir(parents=True, exist_ok=True)
         copy = _Copy(file, lies, place, fixed.classes[: most + 1])
+        # labels of all files are one list; each file takes its part
         start += copy.write(to, raw[start:], keep[start:])
         rebased += copy.rebased
     notes = [said_of_paths(rebased)] if rebased else []
@@ -89,6 +91,7 @@ class _Copy:
         """Write the rows that stay with labels from ``raw``; the number of rows there were."""
         with open_parquet(self._file) as opened:
             schema = _with_classes(opened.schema_arrow, self._place.name, self._classes)
+            # packed as it was
             packed = opened.metadata.row_group(0).column(0).compression if opened.num_row_groups \
                 else "snappy"  # fmt: skip
             done = 0
@@ -151,6 +154,7 @@ def _with_classes(schema: pa.Schema, column: str, classes: tuple[str, ...]) -> p
         names = stored["info"]["features"][column]["names"]
     except (KeyError, TypeError, ValueError):
         return schema
+    # a dictionary of older files, or names enough
     if not isinstance(names, list) or len(names) >= len(classes):
         return schema
     stored["info"]["features"][column]["names"] = [*names, *classes[len(names) :]]

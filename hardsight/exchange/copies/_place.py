@@ -30,10 +30,12 @@ def staged(out: Path, overwrite: bool) -> Iterator[Path]:
         _check_free(out, overwrite)
         mark = secrets.token_hex(4)
         target = out.with_name(f"{_PARTIAL}{mark}-{out.name}")
+        # beside it, since a rename works within one disk only
         old = out.with_name(f"{_PARTIAL}{mark}-old-{out.name}")
         try:
             yield target
             if out.is_dir() and target.is_dir():
+                # a folder cannot be replaced by a rename, so the old one steps aside first
                 out.replace(old)
             put_in_place(target, out)
             remove(old)

@@ -36,6 +36,7 @@ def stored_values(
     Raises:
         PatchError: it cannot be told how a class would be written.
     """
+    # the first example of each class shows how the file writes it
     first = {int(label): raw[int(np.argmax(before == label))] for label in np.unique(before)}
     values = {}
     for label in np.unique(fixed.labels[fixed.changed]).tolist():
@@ -59,6 +60,7 @@ def _unseen(label: int, first: dict[int, Any], classes: tuple[str, ...], where: 
             "indices"
         )
     like = known[0][1]
+    # numbers that are their own class: the next one is written the same way
     if all(_is_number(value) and float(value) == number for number, value in known):
         return str(label) if isinstance(like, str) else label
     if isinstance(like, str | bytes) and all(_text(v) == classes[n] for n, v in known):

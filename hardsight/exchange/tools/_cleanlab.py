@@ -25,6 +25,7 @@ def write_cleanlab(run: RunRows, rows: NDArray[np.int64], target: Path) -> list[
     """
     is_issue = run.suspects.is_suspect[rows].copy()
     for at, row in enumerate(rows.tolist()):
+        # what a person decided is no longer an estimate
         if run.verdict[row] in (KEEP, RELABEL):
             is_issue[at] = run.verdict[row] == RELABEL
     frame = pd.DataFrame({
@@ -37,6 +38,7 @@ def write_cleanlab(run: RunRows, rows: NDArray[np.int64], target: Path) -> list[
         frame.to_parquet(target, index=False)
         return []
     for name in ("given_label", "predicted_label"):
+        # names may begin like a formula; parquet is not opened by spreadsheets
         frame[name] = [defused(text) for text in frame[name]]
     frame.to_csv(target, index=False)
     return []

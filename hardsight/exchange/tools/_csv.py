@@ -32,6 +32,7 @@ def write_csv(run: RunRows, rows: NDArray[np.int64], target: Path) -> list[str]:
             writer.writerow([
                 int(run.index[row]), defused(run.ids[row]), *named, *map(defused, words),
                 run.verdict[row], *_both(run, int(run.decided[row])),
+                # nine digits bring a float32 back exactly
                 *(f"{values[row]:.9g}" for values in scores.values()),
             ])  # fmt: skip
     return []

@@ -66,5 +66,6 @@ def _label(run: RunRows, row: int) -> dict[str, Any]:
     return {
         "label": label if label >= 0 else None,
         "confidence": float(run.quality[row]),
+        # FiftyOne takes no null among attributes
         "attributes": {name: value for name, value in attributes.items() if value is not None},
     }

@@ -32,6 +32,7 @@ def write_huggingface(
     """
     file = target / "data" / "train-00000-of-00001.parquet"
     file.parent.mkdir(parents=True)
+    # the first row speaks for all: a source has pictures or it does not
     has_pictures = len(rows) > 0 and pictures.bytes_of(int(rows[0])) is not None
     schema = _schema(run, has_pictures)
     with pq.ParquetWriter(file, schema) as writer:
@@ -60,6 +61,7 @@ def _schema(run: RunRows, has_pictures: bool) -> pa.Schema:
     if has_pictures:
         columns.insert(0, ("image", _IMAGE, {"_type": "Image"}))
     features = {name: feature for name, _, feature in columns}
+    # as `datasets` itself writes it, so that labels keep their names
     about = json.dumps({"info": {"features": features}}).encode()
     return pa.schema([(n, t) for n, t, _ in columns], metadata={b"huggingface": about})
 

@@ -22,3 +22,13 @@ from hardsight.experiments.el._table3 import el_table3 as el_table3
 from hardsight.experiments.el._table4 import el_table4 as el_table4
 from hardsight.experiments.el._table4 import foreign_images as foreign_images
 from hardsight.experiments.el._table5 import el_table5 as el_table5
+from hardsight.experiments.el._translation import el_translation as el_translation
+from hardsight.experiments.el._translator import Corpus as Corpus
+from hardsight.experiments.el._translator import Loss as Loss
+from hardsight.experiments.el._translator import Pairs as Pairs
+from hardsight.experiments.el._translator import Subwords as Subwords
+from hardsight.experiments.el._translator import Translation as Translation
+from hardsight.experiments.el._translator import bleu as bleu
+from hardsight.experiments.el._translator import bootstrapped as bootstrapped
+from hardsight.experiments.el._translator import made_up_pairs as made_up_pairs
+from hardsight.experiments.el._translator import parallel_text as parallel_text

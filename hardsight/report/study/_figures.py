@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from hardsight.registry import words_of
 from hardsight.report.figures import COLOURS, density, legend, panels, save
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+_COLUMNS = 6  # of a gallery
 
 
 class Titles(dict[str, str]):
@@ -28,7 +34,44 @@ def _titles(content: Mapping[str, Any]) -> Titles:
 
 def human_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Two-dimensional histograms, and every score's coefficient with its interval."""
-    return [_human_histograms(content, folder), _forest(content, folder)]
+    drawn = [_human_histograms(content, folder), _forest(content, folder)]
+    pictures = content["figures"].get("galleries", {})
+    galleries = content["result"].get("galleries", [])
+    return drawn + [
+        _gallery(gallery, pictures[gallery["title"]], folder)
+        for gallery in galleries
+        if any(pictures.get(gallery["title"], ()))
+    ]
+
+
+def _gallery(
+    gallery: Mapping[str, Any], pictures: list[str | None], folder: Path
+) -> tuple[str, str]:
+    """The examples of a gallery with what people and the network say of them."""
+    shown = [
+        (one, picture)
+        for one, picture in zip(gallery["examples"], pictures, strict=True)
+        if picture is not None
+    ]
+    columns = min(_COLUMNS, len(shown))
+    figure, axes = panels(-(-len(shown) // columns), columns, width=1.35, height=1.75)
+    for axis in axes:
+        axis.set_axis_off()
+    for axis, (one, picture) in zip(axes, shown, strict=False):
+        axis.imshow(np.asarray(Image.open(io.BytesIO(base64.b64decode(picture)))), cmap="gray",
+                    interpolation="nearest")  # fmt: skip
+        said = one["label"]
+        if one["prediction"] != said:
+            said += f"\nnetwork: {one['prediction']}"
+        said += f"\npeople {one['frequency']:.0%}, {words_of(gallery['by'])} {one['score']:.3f}"
+        axis.text(0.5, -0.04, said, transform=axis.transAxes, ha="center", va="top", fontsize=6)
+    title = gallery["title"]
+    name = title.replace(", ", "-").replace(" ", "-")
+    caption = (
+        f"{title[0].upper()}{title[1:]}: the label, the prediction if it differs, and the share of "
+        "people who chose the label."
+    )
+    return save(figure, folder / f"{name}.svg"), caption
 
 
 def _human_histograms(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:

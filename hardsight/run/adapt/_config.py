@@ -114,7 +114,7 @@ class AdaptConfig:
         pretrain: the training on the source.
         retrain: the training of every round.
         batch_size: examples per step.
-        seed: of weights, order and augmentation.
+        seed: seed of weights, order and augmentation.
         augment: of training images.
         head: name of the classifier layer, if it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the

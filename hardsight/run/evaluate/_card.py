@@ -230,14 +230,14 @@ def evaluation_card(
             ``path`` or ``index``. In Python also arrays by name.
         data_root: folder above those of named datasets, such as cifar10/.
         classes: class names of the data, position = label.
-        num_classes: given to model factories that take it.
+        num_classes: number of classes, for model factories that take it.
         preprocessing: what the models want done to images; by default what their configs say.
         size: input size of the models, height and width or one number for both. Pictures are
             resized by their shorter side and cropped in the centre, unless ``squash``.
-        mean: mean to subtract, per channel on the pixel scale 0..1, over the models' own. Three
-            values make grey images RGB, for a model of RGB images.
-        std: deviation to divide by, per channel, over the models' own.
-        channels: make all pictures grey (1) or RGB (3), over the models' own.
+        mean: mean to subtract, per channel on the pixel scale 0..1, instead of the models' own.
+            Three values make grey images RGB, for a model of RGB images.
+        std: deviation to divide by, per channel, instead of the models' own.
+        channels: make all pictures grey (1) or RGB (3), also if the models say otherwise.
         crop: share of the resized picture that the centre crop keeps, in (0, 1]; 1, or as the
             models say.
         squash: resize to ``size`` without keeping the aspect ratio, so that nothing is cut off.
@@ -259,15 +259,15 @@ def evaluation_card(
             with 50 queries for each step; 0 for none, 100 as published, which takes long.
         explain_examples: examples for Grad-CAM; 0 for none.
         cam_layer: layer of Grad-CAM, if it is not found by itself.
-        feature_examples: most examples for probe and clusters.
-        map_examples: most points on the map of features.
+        feature_examples: examples for probe and clusters, at most.
+        map_examples: points on the map of features, at most.
         validation_share: share of ``data`` that the temperature is fitted on, and the threshold of
             ``wanted_error`` chosen on; both are judged on the rest.
         wanted_error: error rate among the examples that the model does not refuse, in (0, 1).
-        batch_size: examples at once; chosen by the device by default.
-        workers: loader processes; chosen by data and cores by default.
+        batch_size: examples per batch; by default chosen for the device.
+        workers: loader processes; by default chosen for the data and the cores.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        seed: of everything that is drawn.
+        seed: seed of everything that is drawn at random.
         show_progress: force progress bars on or off; by default they are shown on a terminal.
 
     Returns:

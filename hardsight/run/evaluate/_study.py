@@ -46,7 +46,7 @@ class Study:
         folder: an empty folder for outputs.
         batch_size: examples at once.
         workers: loader processes.
-        seed: of everything that is drawn.
+        seed: seed of everything that is drawn at random.
         show: force progress bars on or off.
     """
 

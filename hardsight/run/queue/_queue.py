@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -98,11 +98,11 @@ def queue(
         output: the model's output that holds the logits, by key, attribute or position.
         split: split of data that has several, such as train.
         data_root: folder above those of named datasets, such as cifar10/.
-        num_classes: given to a model factory that takes it.
+        num_classes: number of classes, for a model factory that takes it.
         size: input size of the model, height and width or one number for both.
-        mean: mean to subtract, per channel on the pixel scale 0..1, over the model's own.
-        std: deviation to divide by, per channel, over the model's own.
-        channels: make all pictures grey (1) or RGB (3), over the model's own.
+        mean: mean to subtract, per channel on the pixel scale 0..1, instead of the model's own.
+        std: deviation to divide by, per channel, instead of the model's own.
+        channels: make all pictures grey (1) or RGB (3), also if the model says otherwise.
         crop: share of the resized picture that the centre crop keeps, in (0, 1].
         squash: resize to ``size`` without keeping the aspect ratio.
         white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures.
@@ -110,10 +110,10 @@ def queue(
             per line; by default what the model itself says.
         trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
             may do.
-        batch_size: examples at once; chosen by the device by default.
-        workers: loader processes; chosen by data and cores by default.
+        batch_size: examples per batch; by default chosen for the device.
+        workers: loader processes; by default chosen for the data and the cores.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        seed: of ``random``, and of a model that is initialised at random.
+        seed: seed of ``random``, and of a model whose weights are drawn at random.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
 
     Returns:
@@ -291,28 +291,25 @@ def _urgency(count: int) -> NDArray[np.float64]:
     return 1 - np.arange(count) / max(1, count - 1)
 
 
-# what the rules go by; nothing here needs a label
+def _measure(
+    name: str, function: Callable[..., Tensor], given: str, high: float, meaning: str, *,
+    higher_is_harder: bool = False,
+) -> ColumnSpec:  # fmt: skip
+    """A column that a rule goes by; nothing here needs a label."""
+    return ColumnSpec(
+        name=name, function=function, inputs=(given,), low=0.0, high=high, meaning=meaning,
+        higher_is_harder=higher_is_harder, needs_label=False,
+    )  # fmt: skip
+
+
 _MEASURES = (
-    ColumnSpec(
-        name="entropy", function=_entropy, inputs=("probs",), low=0.0, high=math.inf,
-        higher_is_harder=True, needs_label=False,
-        meaning="Entropy of the predicted probabilities, in nats.",
-    ),
-    ColumnSpec(
-        name="probability_gap", function=_gap, inputs=("top",), low=0.0, high=1.0,
-        higher_is_harder=False, needs_label=False,
-        meaning="Largest probability minus the second largest.",
-    ),
-    ColumnSpec(
-        name="angle_gap", function=_gap, inputs=("near",), low=0.0, high=math.pi,
-        higher_is_harder=False, needs_label=False,
-        meaning="Angle to the second nearest class minus the nearest.",
-    ),
-    ColumnSpec(
-        name="avc", function=_nearest_avc, inputs=("angles",), low=0.0, high=1.0,
-        higher_is_harder=False, needs_label=False,
-        meaning="Angular visual confidence of the nearest class, AVH Eq. (3).",
-    ),
+    _measure("entropy", _entropy, "probs", math.inf,
+             "Entropy of the predicted probabilities, in nats.", higher_is_harder=True),
+    _measure("probability_gap", _gap, "top", 1.0, "Largest probability minus the second largest."),
+    _measure("angle_gap", _gap, "near", math.pi,
+             "Angle to the second nearest class minus the nearest."),
+    _measure("avc", _nearest_avc, "angles", 1.0,
+             "Angular visual confidence of the nearest class, AVH Eq. (3)."),
 )  # fmt: skip
 _URGENCY = ColumnSpec(
     name="urgency", function=_urgency, inputs=("place",), low=0.0, high=1.0,

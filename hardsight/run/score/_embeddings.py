@@ -47,6 +47,7 @@ class EmbeddingScorer:
         folds: Folds | None = None,
     ) -> None:
         self.source, self.plan, self.device = source, plan, device
+        # 16,384 rows of 512 floats are 32 MiB: enough work for a core between two waits
         self.batch_size = batch_size or 16384
         self.num_classes = num_classes or heads[0].num_classes
         self._heads, self._folds = list(heads), folds
@@ -108,6 +109,7 @@ class EmbeddingScorer:
     @torch.inference_mode()
     def bias_facts(self) -> dict[str, Any]:
         """How often the bias decides, on the first examples; a pass of its own would cost more."""
+        # at most 4,096 rows, fewer if their logits would not fit 32 MiB
         count = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
         rows, decided = self._rows(0, count), 0.0
         for head, at in self._shares(0, count):
@@ -154,6 +156,7 @@ class EmbeddingScorer:
             }
             for fold, (head, at) in enumerate(zip(heads, shares, strict=True), start=1)
         ]
+        # heads answer fold by fold; the table has the rows in their own order
         at, order = torch.cat(shares).cpu().sort()
         columns = {
             name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)]

@@ -151,9 +151,11 @@ def _estimator_at_work(
     """
     estimator = Estimator(model)
     rows, values, ids, named = _opened(data, labels, estimator, classes=classes, **options)
+    # names of the data speak for themselves
     by_value = class_order != "position" and named is None
     known = estimator.class_names if stated is None else stated
     indices, names = _labels(values, estimator, known.names, named, by_value=by_value)
+    # what was read of the classifier must give what it gives itself, on a few rows
     sample = rows.at(evenly_spaced(len(rows), _SAMPLED))
     is_softmax = estimator.hold_to(sample)
     facts: dict[str, Any] = {"spec": estimator.name}
@@ -163,6 +165,7 @@ def _estimator_at_work(
     computed = ComputedRows(rows, estimator.features if has_head else estimator.log_probs)
     check_lengths(estimator.name, "features", computed.shape, labels=indices, ids=ids)
     source = EmbeddingSource(_spec(data), computed, indices, classes=names, ids=ids)
+    # pipelines take texts: a report shows them instead of their features
     texts = rows.at(slice(0, len(rows)))
     if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
         source.shown = TextSource(texts, indices, spec=source.spec, classes=names, ids=ids)
@@ -176,6 +179,7 @@ def _estimator_at_work(
         plan = _without_head(plan, estimator)
         log_probs = estimator.log_probs(sample)
         facts["digest"] = values_digest([log_probs.tolist()])
+        # trees give exact zeros
         if np.isinf(log_probs).any():
             facts["reading"] = _ZEROS.format(estimator.name)
         scorer: Scorer = ProbabilityScorer(source, plan, device=device, batch_size=at_once)

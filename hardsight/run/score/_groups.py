@@ -19,11 +19,13 @@ from hardsight.table import KEY_COLUMNS
 
 def _as_column(values: NDArray[Any]) -> pa.Array:
     """An attribute as a column: numbers and truth values as they are, all else as text."""
+    # Arrow has these as they are
     if values.dtype.kind in "iufb":
         return pa.array(values)
     known = [value for value in values.tolist() if value is not None]
     if known and all(isinstance(value, bool) for value in known):
         return pa.array(values.tolist(), pa.bool_())
+    # a bool is an int to Python, but not a number here
     if known and all(isinstance(v, int | float) and not isinstance(v, bool) for v in known):
         return pa.array(values.tolist(), pa.float64(), from_pandas=True)
     texts = [None if value is None or value != value else str(value) for value in values.tolist()]
@@ -45,6 +47,7 @@ class Groups:
     def beside(self, rows: pa.Table) -> pa.Table:
         """Rows of the table with these columns at their end."""
         at = rows["index"].to_numpy()
+        # the index of a row is its number in the data, not its place among the chosen rows
         at = at if self.numbers is None else np.searchsorted(self.numbers, at)
         for name, values in self.columns.items():
             rows = rows.append_column(name, values.take(pa.array(at)))

@@ -152,9 +152,11 @@ def _nearest(vectors: Vectors, rows: Tensor, start: int, classes: Tensor) -> tup
     at = torch.arange(start, start + len(rows), device=rows.device)
     for first in range(0, len(vectors), _OTHERS):
         others = _unit(vectors, first, first + _OTHERS, rows.device)
+        # NaN of a vector without a direction must not win a maximum
         cosine = (rows @ others.T).nan_to_num_(nan=-torch.inf)
         itself = at - first
         inside = (itself >= 0) & (itself < len(others))
+        # no example is its own neighbour
         cosine[inside.nonzero()[:, 0], itself[inside]] = -torch.inf
         nearest = torch.maximum(nearest, cosine.amax(dim=1))
         theirs = classes[None, first : first + len(others)]

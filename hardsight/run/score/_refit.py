@@ -56,6 +56,7 @@ class Refit:
 
     def model_facts(self) -> dict[str, Any]:
         """For the metadata; the digest is of what, beside the data, decides about the heads."""
+        # the data is known by its own fingerprint
         made_of = [_VERSION, self.folds.count, self._seed, list(PENALTIES)]
         return {"spec": "linear heads fitted per fold", "digest": values_digest(made_of)}
 
@@ -70,6 +71,7 @@ class Refit:
                 file = (
                     None if folder is None else folder.folder / HEADS / f"fold-{fold}.safetensors"
                 )
+                # a file of a run that is being replaced is not ours
                 known = None if folder is None or not folder.goes_on else _read(file)
                 if known is None:
                     # made only now: a finished fit needs no embeddings in memory

@@ -25,7 +25,7 @@ from hardsight._checks import warn
 from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.data.pixels import decisive
 from hardsight.errors import DataError, HeadError, ModelError, OptionError
-from hardsight.heads import decided_by_bias
+from hardsight.heads import Head, decided_by_bias
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
     FOLD,
@@ -141,6 +141,7 @@ class ScorePlan:
         else:
             self.missing = []
             one_or_more = [names] if isinstance(names, str) else names
+            # asked for twice is asked for once
             self.specs = [_column_spec(name) for name in dict.fromkeys(one_or_more)]
         self.dataset_specs = [spec for spec in self.specs if spec.over_dataset]
         self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
@@ -213,7 +214,8 @@ class ModelScorer:
     ) -> None:
         self.source, self.plan, self.device, self.precision = source, plan, device, precision
         self.batch_size, self.workers, self.strict = batch_size, workers, strict
-        self.head = model.traits.head if plan.needs_head else None
+        is_needed = plan.needs_head or model.placed is not None
+        self.head = model.traits.head if is_needed else None
         self._keeps = keep_embeddings
         if keep_embeddings and self.head is None:
             raise OptionError(
@@ -227,15 +229,27 @@ class ModelScorer:
             model.network, self.head, device=device, precision=precision, goes_on=goes_on,
             placed=model.placed,
         )  # fmt: skip
-        self.tiled = None
+        self.tiled = self._unbiased = None
         # the head of a language model makes its logits tile by tile: they are never all there
         self._by_head = model.placed is not None and self.head is not None
         if self.head is not None and self._by_head:
-            bias = None if self.head.bias is None else self.head.bias.to(device)
-            self.tiled = TiledHead(self.head.weight.to(device), bias, parts=_all_of(plan.parts))
+            self.tiled, self._unbiased = self._whole_heads(self.head)
         elif self.head is not None:
+            # logits come from the model itself; the tiles add what only embeddings tell
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
+
+    def _whole_heads(self, head: Head) -> tuple[TiledHead, TiledHead | None]:
+        """A head that makes all summaries, as the model's layer would, and one without its bias."""
+        # as autocast would round them for the layer
+        dtype = head.weight.dtype if self.precision == "float32" else getattr(torch, self.precision)
+        weight = head.weight.to(self.device, dtype)
+        bias = None if head.bias is None else head.bias.to(self.device)
+        parts = tuple(sorted({*self.plan.parts, "logits"}))  # what is predicted, and is it finite
+        plain = None
+        if bias is not None and bool(bias.any()):
+            plain = TiledHead(weight, parts=("predictions",))
+        return TiledHead(weight, bias, parts=parts), plain
 
     def number_as(self, order: ClassOrder) -> None:
         """Give the labels of the data the model's numbers."""
@@ -305,15 +319,13 @@ class ModelScorer:
     def _by_tiles(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
         """The same from embeddings and head alone."""
         assert self.tiled is not None
-        assert self.head is not None
         assert passed.embeddings is not None
-        embeddings = passed.embeddings.to(self.device)
+        embeddings = passed.embeddings.to(self.device, self.tiled.class_weights.dtype)
         summaries = self.tiled.summaries(embeddings, labels)
         assert summaries.logits is not None
         decided = torch.zeros_like(labels, dtype=torch.bool)
-        if self.head.bias is not None and bool(self.head.bias.any()):
-            plain = TiledHead(self.tiled.class_weights, parts=("predictions",))
-            without = plain.summaries(embeddings, labels).predictions
+        if self._unbiased is not None:
+            without = self._unbiased.summaries(embeddings, labels).predictions
             assert without is not None
             decided = without.prediction != summaries.logits.prediction
         return summaries, {_BY_BIAS: decided}
@@ -326,11 +338,6 @@ class ModelScorer:
     def _errors(self, batch: Batch) -> list[tuple[int, str, str]]:
         """Unreadable examples by their index in what the user named."""
         return [(int(self.source.numbered(at)), name, why) for at, name, why in batch.errors]
-
-
-def _all_of(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Parts of summaries, with what every row needs: is it finite, and what is predicted."""
-    return tuple(sorted({*parts, "logits"}))
 
 
 @contextmanager
@@ -480,6 +487,7 @@ class ScoreWork:
             "precision": about.get("precision", config["precision"]),
             "device": config["device"].partition(":")[0],  # any GPU of a machine will do
             "batch_size": about["batch_size"],
+            # shards of another size would not fit those that are there
             "rows_per_shard": self.rows_per_shard,
             "workers": self.workers,
             "sample": about["sample"],
@@ -550,6 +558,7 @@ class ScoreRun:
             # one whose examples could not be read has columns, and no number that tells their type
             return (shard for shard in all_shards() if shard.num_rows)
 
+        # an empty shard still has the columns, if all are empty
         first = next(shards(), None) or next(all_shards(), None)
         if first is None:
             raise DataError(f"there are no examples in {source.spec}")
@@ -558,6 +567,7 @@ class ScoreRun:
             totals.add(shard)
         self._count(source, totals, errors)
         parts = (totals.finished(group) for group in row_groups(shards(), first.schema))
+        # of no rows: the schema has to be known before the first group is written
         schema = with_metadata(totals.finished(first.slice(0, 0)), self.about).schema
         if self.folder is None:
             return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
@@ -602,6 +612,7 @@ class ScoreRun:
                     continue
                 folder.begin()  # only now: what fails on the first examples leaves no folder
                 end = (number + 1) * per_shard
+                # a stream has no fingerprint; what was read of it so far stands in for one
                 mark = None if isinstance(source, EmbeddingSource) else source.mark_at(end)
                 folder.write_shard(number, rows, errors, mark=mark, embeddings=_compact(pieces))
         if folder is None:
@@ -614,6 +625,7 @@ class ScoreRun:
         """The same, of shards that others make, in any order; only those that are not there yet."""
         folder = self.folder
         per_shard = self.batches_per_shard * scorer.batch_size
+        # any shard counts, in any order, since each is made without the others
         done = folder.done() if folder is not None and folder.goes_on else set[int]()
         missing = [n for n in range(math.ceil(len(source) / per_shard)) if n not in done]
         if not done:  # what fails on the first examples leaves no folder, and replaces no run
@@ -655,6 +667,7 @@ class ScoreRun:
     def _count(self, source: Source, totals: Totals, errors: int) -> None:
         if totals.rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
+        # of a stream the length is known only now
         self.about["data"] |= {"rows": totals.rows + errors}
         said = _rows_said(source)
         if said is not None and said != totals.rows + errors:  # of a stream: others are counted

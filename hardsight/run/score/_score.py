@@ -227,7 +227,7 @@ def score(
         output: the model's output that holds the logits, by key, attribute or position (from 0),
             or by a path of them (heads.logits); by default the one with a column for each class of
             the data.
-        batch_size: examples at once; chosen by the device by default.
+        batch_size: examples per batch; by default chosen for the device.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         out: folder of the run; table.parquet and more appear in it. In Python ``None`` keeps the
             table in memory.
@@ -244,9 +244,9 @@ def score(
         label_column: column that holds the labels, if it is not called label.
         image_column: column that holds the paths of pictures, if it is not called path, or if
             there is a column of texts as well.
-        tokenizer: folder of the tokenizer of a model of texts; by default the one beside the
+        tokenizer: folder of a text model's tokenizer; by default the one beside the
             model. In Python also the tokenizer itself.
-        max_tokens: most tokens of a text that the model sees; by default as many as it takes.
+        max_tokens: most tokens per text that the model sees; by default as many as it takes.
             Longer texts are cut, and the summary says how many.
         tokens: a row for every token of the texts, by a language model that predicts it from what
             comes before, instead of a row per text by a classifier. Files ending in .txt, a
@@ -264,20 +264,20 @@ def score(
             column stored beside the examples, folder:1 for the first folder of their paths, or
             FILE.csv:COLUMN for a table with a column ``id``, ``path`` or ``index``. In Python also
             arrays by name.
-        labels: of stored embeddings: file with their labels. In Python also the labels themselves,
+        labels: file with the labels of stored embeddings. In Python also the labels themselves,
             for a classifier of scikit-learn as it was fitted on them.
-        class_weights: of stored embeddings: file with the head's weights. In Python also the
-            weights themselves.
-        bias: of stored embeddings: file with the head's bias. In Python also the bias itself.
+        class_weights: file with the weights of the head that stored embeddings feed. In Python also
+            the weights themselves.
+        bias: file with the bias of that head. In Python also the bias itself.
         classes: class names of the data, position = label.
-        num_classes: given to a model factory that takes it.
+        num_classes: number of classes, for a model factory that takes it.
         preprocessing: what the model wants done to images; by default what its own config says.
         size: input size of the model, height and width or one number for both. Pictures are
             resized by their shorter side and cropped in the centre, unless ``squash``.
-        mean: mean to subtract, per channel on the pixel scale 0..1, over the model's own. Three
-            values make grey images RGB, for a model of RGB images.
-        std: deviation to divide by, per channel, over the model's own.
-        channels: make all pictures grey (1) or RGB (3), over the model's own.
+        mean: mean to subtract, per channel on the pixel scale 0..1, instead of the model's own.
+            Three values make grey images RGB, for a model of RGB images.
+        std: deviation to divide by, per channel, instead of the model's own.
+        channels: make all pictures grey (1) or RGB (3), also if the model says otherwise.
         crop: share of the resized picture that the centre crop keeps, in (0, 1]; 1, or as the
             model says.
         squash: resize to ``size`` without keeping the aspect ratio, so that nothing is cut off.
@@ -291,27 +291,27 @@ def score(
             the model's outputs, and the table's metadata says what was done.
         trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
             may do. Without it such a model is refused.
-        workers: loader processes; chosen by data and cores by default.
-        precision: of the forward pass; ``auto`` is bfloat16 on a GPU, else float32.
+        workers: loader processes; by default chosen for the data and the cores.
+        precision: precision of the forward pass; ``auto`` is bfloat16 on a GPU, else float32.
         sample: whether the model was trained on this data; stated in the table.
-        out_of_sample: of stored embeddings: share them out over this many folds, and score each
+        out_of_sample: divide stored embeddings into this many folds, and score each
             example by a head that is fitted to the other folds; no ``class_weights`` are needed.
             In Python for images see ``folds`` of :func:`hardsight.train`.
         strict: stop at the first unreadable example, instead of listing it.
-        thumbnails: most pictures kept for the report; 0 for none.
+        thumbnails: how many pictures to keep for the report at most; 0 for none.
         keep_embeddings: keep what enters the model's head in the folder of the run, and look for
             near-duplicates with another label. Takes 2 bytes per number, and time that grows with
             the square of the examples; of stored embeddings nothing is copied.
-        shard_rows: source positions per shard; a kill loses at most one.
-        seed: of a model that is initialised at random, and of folds.
+        shard_rows: examples per shard; a run that is killed loses at most one shard.
+        seed: seed of the folds, and of a model whose weights are drawn at random.
         engine: what does the work: ``local`` is this process; ``ray`` spreads the shards over a
             Ray cluster, whose nodes share a disk, and gives the same table.
-        ray_address: of the running cluster, such as ``auto`` or HOST:6379; by default RAY_ADDRESS
-            says it, and if nothing does, Ray is started on this machine.
-        ray_actors: processes that hold the model, least and most; by default as many as the
+        ray_address: address of the running cluster, such as ``auto`` or HOST:6379; by default
+            RAY_ADDRESS says it, and if nothing does, Ray is started on this machine.
+        ray_actors: how many processes hold the model, fewest and most; by default as many as the
             cluster has room for.
-        ray_cpus: cores of each of them; 1 by default. With a GPU its share of the cores.
-        ray_gpus: GPUs of each of them, such as 0.5 to let two share one; 1 by default if the
+        ray_cpus: cores for each of them; 1 by default, with a GPU its share of the cores.
+        ray_gpus: GPUs for each of them, such as 0.5 to let two share one; 1 by default if the
             scores are computed on GPUs.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
 
@@ -333,6 +333,7 @@ def score(
     with ExitStack() as stack:
         folder = None
         if out is not None:
+            # before anything is loaded: a run that is there, or locked, is found at once
             claim = RunFolder(out).claimed(SCORE, reads=(data,), resume=resume, overwrite=overwrite)
             folder = stack.enter_context(claim)
         cluster = None
@@ -361,6 +362,7 @@ def score(
                         "rest may have changed, score it again with --overwrite (overwrite=True)"
                     )
                 return read_table(folder.folder)
+        # heads are fitted once the folder is ours: what is fitted is kept in it
         if work.refit is not None:
             about |= work.refit.fit(folder, show=show_progress)
         run = ScoreRun(

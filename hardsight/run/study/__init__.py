@@ -16,6 +16,10 @@ from hardsight.run.study._dynamics import read_histories as read_histories
 from hardsight.run.study._dynamics import run_dynamics as run_dynamics
 from hardsight.run.study._dynamics import settled_epoch as settled_epoch
 from hardsight.run.study._folder import MAY_CHANGE as MAY_CHANGE
+from hardsight.run.study._galleries import HARD_FOR_NETWORK as HARD_FOR_NETWORK
+from hardsight.run.study._galleries import HARD_FOR_PEOPLE as HARD_FOR_PEOPLE
+from hardsight.run.study._galleries import Disagreement as Disagreement
+from hardsight.run.study._galleries import Gallery as Gallery
 from hardsight.run.study._human import HumanStudy as HumanStudy
 from hardsight.run.study._human import Hypothesis as Hypothesis
 from hardsight.run.study._human import ScoreAgainstPeople as ScoreAgainstPeople

@@ -23,8 +23,8 @@ from hardsight.run_folder import RunFolder, write_text, writing
 # what does not decide the result, and may be another when a finished study is asked for again:
 # files are known by what is in them
 MAY_CHANGE = (
-    "table", "human", "runs", "data", "data_root", "weights", "workers", "show_progress",
-    "versions",
+    "table", "human", "pictures", "runs", "data", "data_root", "weights", "workers",
+    "show_progress", "versions",
 )  # fmt: skip
 
 

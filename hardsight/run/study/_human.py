@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardsight.errors import OptionError, ShapeError, StatisticError
+from hardsight.run.study._galleries import Gallery, galleries_of, gallery_tables
 from hardsight.run.study._tables import (
     NONE,
     ShownAsTables,
@@ -105,6 +106,7 @@ class HumanStudy(ShownAsTables):
             paper's independent one.
         hypotheses: H1 to H4.
         histograms: counts over frequency and score, by score.
+        galleries: examples on which people and the network disagree most, by AVH.
     """
 
     n: int
@@ -115,6 +117,7 @@ class HumanStudy(ShownAsTables):
     comparisons: tuple[CorrelationComparison, ...]
     hypotheses: tuple[Hypothesis, ...]
     histograms: dict[str, Any] = field(repr=False)
+    galleries: tuple[Gallery, ...] = ()
 
     def score(self, name: str) -> ScoreAgainstPeople:
         """The entry of one score.
@@ -132,6 +135,7 @@ class HumanStudy(ShownAsTables):
             _bin_table(self, "quantile_bins", "quantile bins of human frequency"),
             *([_comparison_table(self)] if self.comparisons else []),
             _hypothesis_table(self),
+            *gallery_tables(self.galleries),
         ]
 
 
@@ -145,6 +149,7 @@ def human_study(
     bins: Sequence[float] = HUMAN_BINS,
     quantiles: int = 5,
     alpha: float = 0.05,
+    gallery: int = 12,
 ) -> HumanStudy:
     """Hold every score against the share of people who chose the label.
 
@@ -159,11 +164,13 @@ def human_study(
         bins: edges of the bins of frequency; half-open, the last one closed.
         quantiles: how many quantile bins; fewer appear if many frequencies are equal.
         alpha: level of every decision.
+        gallery: examples that are hard for people and easy for the network, and as many of the
+            reverse; needs a score ``avh``.
 
     Raises:
         ShapeError: the columns differ in length.
-        OptionError: a frequency is outside [0, 1], ``alpha`` outside (0, 1), or ``test`` is
-            independent.
+        OptionError: a frequency is outside [0, 1], ``alpha`` outside (0, 1), ``gallery`` negative,
+            or ``test`` is independent.
         StatisticError: fewer than 4 frequencies are known, or all are equal.
 
     Example:
@@ -189,6 +196,8 @@ def human_study(
         )
     if not 0 < alpha < 1:
         raise OptionError(f"expected alpha in (0, 1), got {alpha}")
+    if gallery < 0:
+        raise OptionError(f"expected gallery of at least 0, got {gallery}")
     people, classes = np.asarray(frequency, dtype=np.float64), np.asarray(labels)
     columns = {name: np.asarray(values, dtype=np.float64) for name, values in scores.items()}
     _check(people, classes, columns)
@@ -215,6 +224,11 @@ def human_study(
         comparisons=tuple(comparisons),
         hypotheses=_hypotheses({score.name: score for score in scored}, comparisons, alpha),
         histograms={name: _histogram(people, columns[name]) for name in shown},
+        galleries=galleries_of(
+            columns[AVH], people, classes, by=AVH, harder=directions.get(AVH, True), most=gallery
+        )
+        if AVH in columns and gallery
+        else (),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ from hardsight.run.study._folder import (
     read_study,
     write_study,
 )
+from hardsight.run.study._galleries import named, picture_source, pictures_of
 from hardsight.run.study._human import HumanStudy, human_study
 from hardsight.run.study._tables import study_content
 from hardsight.stats import HUMAN_BINS
@@ -50,6 +52,8 @@ def study_human(
     bins: Sequence[float] = HUMAN_BINS,
     quantiles: int = 5,
     alpha: float = 0.05,
+    gallery: int = 12,
+    pictures: Any = None,
 ) -> HumanStudy:
     """Each score of a table against the share of people who chose the label.
 
@@ -68,9 +72,13 @@ def study_human(
         bins: edges of the bins of human frequency.
         quantiles: quantile bins of human frequency, beside the paper's five.
         alpha: level of every decision.
+        gallery: examples that are hard for people and easy for the network by AVH, and as many of
+            the reverse; 0 for none.
+        pictures: the data that was scored, to show these examples: a folder, ``.parquet`` or idx
+            file, or a name. A ``.parquet`` given as ``human`` is taken if it holds the pictures.
 
     Returns:
-        coefficients with intervals, bins, the comparison, and H1 to H4 in words.
+        coefficients with intervals, bins, the comparison, H1 to H4 in words, and galleries.
 
     Raises:
         TableError: the table has no such score.
@@ -94,19 +102,25 @@ def study_human(
     columns, labels = {name: opened.column(name) for name in names}, opened.column("label")
     how: dict[str, Any] = {
         "test": test, "bins": list(bins), "quantiles": quantiles, "alpha": alpha,
+        "gallery": gallery,
     }  # fmt: skip
+    source = None if out is None else picture_source(pictures, human, opened)
     with claimed_study(out, resume=resume, overwrite=overwrite) as run:
         if run is not None:
             made_of = {"table": opened.path, "human": human, "scores": names, **how}
+            made_of["pictures"] = None if source is None else source.spec
             marks = {
                 "table": arrays_digest([labels, *columns.values()]),
                 "answers of people": arrays_digest([frequency]),
             }
+            if source is not None:
+                marks["pictures"] = source.fingerprint()
             describe_study(run, "human", made_of, marks)
             if run.is_done:
                 return cast(HumanStudy, read_study(run, HumanStudy))
         harder = {name: opened.higher_is_harder(name) for name in names}
         study = human_study(columns, frequency, labels=labels, higher_is_harder=harder, **how)
+        study = replace(study, galleries=named(study.galleries, opened))
         if run is None:
             return study
         settings = {
@@ -117,7 +131,8 @@ def study_human(
             "data": opened.metadata.get("data"),
             "model": opened.metadata.get("model"),
         }
-        figures = {"histograms": study.histograms}
+        shown = pictures_of(study.galleries, opened, source)
+        figures = {"histograms": study.histograms, "galleries": shown}
         names = [score.name for score in study.scores]
         content = study_content(
             "human", study, study.tables(), names=names, settings=settings, figures=figures

@@ -68,7 +68,7 @@ class DataConfig:
         image_column: column that holds the paths of pictures, if it is not called path, or if
             there is a column of texts as well.
         tokenizer: folder of the tokenizer, if the model brings none.
-        max_tokens: most tokens of a text that the model sees; by default as many as it takes.
+        max_tokens: most tokens per text that the model sees; by default as many as it takes.
         classes: names of the classes, position = label.
         patch: decisions about the labels of the training split, from ``hardsight patch export``:
             the model learns the labels that they give it. Several are laid over it in their order.
@@ -291,7 +291,7 @@ class TrainConfig:
         out: folder of the run.
         epochs: passes over the training split.
         batch_size: examples per step, over all devices; a multiple of their number.
-        seed: of weights, split, order, augmentation and dropout.
+        seed: seed of weights, split, order, augmentation and dropout.
         loss: one or several, added up.
         optimizer: see :class:`OptimizerConfig`.
         schedule: of the learning rate.
@@ -326,7 +326,7 @@ class TrainConfig:
             one table in which every example is scored by the model that did not see it.
         track: record every training example's hardness in every epoch, that of the held-out ones
             from the validation passes; see :class:`hardsight.tracking.HardnessTracker`.
-        thumbnails: most pictures kept for the report of a tracked run; 0 for none.
+        thumbnails: how many pictures to keep for the report of a tracked run at most; 0 for none.
         track_test: record the same of the test split, by a pass over it after every epoch; for
             `hardsight study dynamics`. It decides nothing.
         resume: continue the unfinished run in ``out``, with the same settings.

@@ -121,7 +121,7 @@ def test_a_folder_of_parquet_files_is_one_source_per_split(splits):
     source = open_source(splits, split="train")
     assert [red(source[index]) for index in range(len(source))] == [0, 1, 2, 3, 4, 5]
     assert red(open_source(splits, split="test")[0]) == 6
-    with pytest.raises(DataError, match=r"no parquet file of .* begins with 'val'"):
+    with pytest.raises(DataError, match=r"no \.parquet file of .* begins with 'val'"):
         open_source(splits, split="val")
 
 

@@ -1,0 +1,229 @@
+"""Pictures in tar files, as webdataset stores them: files of one example share their name."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.data.formats._folder import printable
+from hardsight.data.pixels import EXTENSIONS, decode
+from hardsight.data.source import (
+    Example,
+    ExampleSource,
+    Fingerprint,
+    class_indices,
+)
+from hardsight.errors import BadExampleError, DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TAR, PACKED_TAR = ".tar", (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_CLASS, _FACTS, _LABEL = "cls", "json", "label"
+_MOST_BYTES = 1 << 20  # of a label, or of the facts that hold it
+
+
+class TarSource(ExampleSource):
+    """Pictures in uncompressed tar files, found by the place that each has in its file.
+
+    An example is what has the same name up to the first dot, one file after the other:
+    ``0007.jpg`` and ``0007.cls``. The label is the number or the name in the file ``cls``, or the
+    value ``label`` in the file ``json``. Other files are not looked at. Nothing is unpacked, and
+    examples are read in any order: the headers are read once, to know where each one lies.
+
+    Args:
+        files: in order.
+        spec: as the user named it.
+        classes: names, position = label.
+        label: key of the label in the files ``json``; as long as it is ``None``, ``cls`` counts.
+
+    Raises:
+        DataError: a file is damaged, or an example has no picture, several, or no label.
+    """
+
+    stored_form = "files"
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        *,
+        spec: str,
+        classes: Sequence[str] | None = None,
+        label: str | None = None,
+    ) -> None:
+        self.spec, self._files = spec, list(files)
+        found = _Found()
+        for number, file in enumerate(self._files):
+            found.add(number, file, label)
+        if not found.keys:
+            raise DataError(f"no examples in {spec}: its files are empty")
+        self._file = np.array(found.files, dtype=np.int32)
+        self._offset = np.array(found.offsets, dtype=np.int64)
+        self._size = np.array(found.sizes, dtype=np.int64)
+        self._ids = _unique(found, self._files, spec)
+        where = "the json files" if found.label_form == _FACTS else f"the files .{_CLASS}"
+        self.labels, self.classes = class_indices(
+            found.labels, classes=classes, where=f"{where} of {spec}"
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Example:
+        try:
+            stored = self.stored_bytes(index)
+        except OSError as err:
+            raise BadExampleError(f"cannot be read: {err.strerror or err}") from err
+        return Example(self.id_of(index), self.label_of(index), decode(stored))
+
+    def id_of(self, index: int) -> str:
+        """Name in the tar file, with that of the tar file before it if another has it too."""
+        return str(self._ids[index].as_py())
+
+    def fingerprint(self) -> str:
+        """SHA-256 over labels and places, and each file's size and evenly spaced pieces."""
+        mark = Fingerprint("tar").add_array(self.labels).add_names(self.classes)
+        for file in self._files:
+            mark.add_file(file)
+        return mark.add_array(self._offset).add_array(self._size).hexdigest()
+
+    def pictures_mark(self) -> str | None:
+        """Of the files, and of where the pictures lie in them."""
+        mark = Fingerprint("pictures in tar").add_array(self._offset).add_array(self._size)
+        for file in self._files:
+            mark.add_stamp(file).add_file(file)
+        return mark.hexdigest()
+
+    def stored_marks(self) -> NDArray[np.int64]:
+        """Sizes of the pictures as they are stored, ``[N]``."""
+        return self._size
+
+    def stored_bytes(self, index: int) -> bytes:
+        """The encoded picture."""
+        offset, size = int(self._offset[index]), int(self._size[index])
+        with self._files[self._file[index]].open("rb") as file:
+            file.seek(offset)
+            stored: bytes = file.read(size)
+        if len(stored) < size:
+            raise OSError(f"the file ends in it, {size - len(stored):,} bytes too early")
+        return stored
+
+
+@dataclass
+class _Found:
+    """What the headers of tar files say, an entry per example."""
+
+    keys: list[str] = field(default_factory=list)
+    files: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    label_form: str = ""
+
+    def add(self, number: int, file: Path, label: str | None) -> None:
+        """All examples of one file."""
+        try:
+            with file.open("rb") as content, tarfile.open(fileobj=content, mode="r:") as archive:
+                for key, parts in _grouped(archive, content, file):
+                    self._add(number, file, key, parts, content, label)
+        except (tarfile.TarError, EOFError) as err:
+            raise DataError(
+                f"{file} is not a readable tar file ({err}); if it is compressed, unpack it: its "
+                "examples could not be read in any order"
+            ) from err
+        except OSError as err:
+            raise DataError(f"cannot read {file}: {err.strerror or err}") from err
+
+    def _add(
+        self,
+        number: int,
+        file: Path,
+        key: str,
+        parts: dict[str, tarfile.TarInfo],
+        content: IO[bytes],
+        label: str | None,
+    ) -> None:
+        pictures = [ending for ending in parts if f".{ending}" in EXTENSIONS]
+        form = _CLASS if label is None and _CLASS in parts else _FACTS
+        if len(pictures) != 1 or form not in parts:
+            raise DataError(
+                f"expected one picture and a label for every example, such as {key}.jpg and "
+                f"{key}.{_CLASS} (or {key}.{_FACTS} with {label or _LABEL!r}), got "
+                f"{', '.join(f'{key}.{ending}' for ending in parts)} in {file}"
+            )
+        picture = parts[pictures[0]]
+        self.keys.append(key)
+        self.files.append(number)
+        self.offsets.append(picture.offset_data)
+        self.sizes.append(picture.size)
+        self.labels.append(_label(content, parts[form], form, label or _LABEL, file))
+        self.label_form = self.label_form or form
+
+
+def _check_end(content: IO[bytes], at: int, file: Path) -> None:
+    """Raise unless a file ends where its last header says: tarfile stops at any that is damaged."""
+    content.seek(at)
+    if any(content.read(tarfile.BLOCKSIZE)):
+        raise DataError(
+            f"{file} is damaged at byte {at:,}: there is neither another file nor the end; copy or "
+            "write it again"
+        )
+
+
+def _grouped(
+    archive: tarfile.TarFile, content: IO[bytes], file: Path
+) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
+    """Names up to the first dot, each with its plain files by what comes after the dot."""
+    key, parts = "", dict[str, tarfile.TarInfo]()
+    while (member := archive.next()) is not None:
+        # or every header of a file of gigabytes would be kept
+        archive.members = []  # type: ignore[attr-defined]
+        folder, slash, name = member.name.rpartition("/")
+        stem, dot, ending = name.partition(".")
+        if not member.isreg() or member.issparse() or not stem or not dot:
+            continue
+        if folder + slash + stem != key:
+            if parts:
+                yield key, parts
+            key, parts = folder + slash + stem, {}
+        parts[ending.lower()] = member
+    _check_end(content, archive.offset, file)
+    if parts:
+        yield key, parts
+
+
+def _label(content: IO[bytes], member: tarfile.TarInfo, form: str, name: str, file: Path) -> Any:
+    """The label in a small file of a tar file; where reading stood is left as it was."""
+    here = content.tell()
+    content.seek(member.offset_data)
+    text = content.read(min(member.size, _MOST_BYTES)).decode("utf-8", "replace").strip()
+    content.seek(here)
+    if form == _CLASS:
+        return text or None
+    try:
+        return json.loads(text)[name]
+    except (ValueError, KeyError, TypeError) as err:
+        raise DataError(
+            f"expected {member.name} in {file} to hold the label as {name!r}, got {text[:80]!r}; "
+            f"name its key by label_column (--label-column), or add files .{_CLASS}"
+        ) from err
+
+
+def _unique(found: _Found, files: Sequence[Path], spec: str) -> pa.Array:
+    """Names of the examples, each once."""
+    keys = [printable(key.encode("utf-8", "surrogateescape")) for key in found.keys]
+    if len(set(keys)) < len(keys):
+        keys = [f"{files[at].name}/{key}" for at, key in zip(found.files, keys, strict=True)]
+    if len(set(keys)) < len(keys):
+        again, count = Counter(keys).most_common(1)[0]
+        raise DataError(f"expected every example of {spec} once, got {again} {count} times")
+    # arrow instead of a list: loader workers share it without copying
+    return pa.array(keys, pa.large_string())

@@ -1,0 +1,349 @@
+"""Encouraging Loss, Table 1, the columns of translation, and the remark on gradient norms."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hardsight import __version__
+from hardsight.errors import NonFiniteError
+from hardsight.experiments.el._recipes import CLAMP, loss_name
+from hardsight.experiments.el._translator import (
+    MADE_UP,
+    Corpus,
+    Loss,
+    Subwords,
+    Translation,
+    bleu,
+    bootstrapped,
+    parallel_text,
+)
+from hardsight.experiments.lab import (
+    Asked,
+    Cell,
+    Figure,
+    Grid,
+    Lab,
+    Question,
+    Result,
+    Table,
+    band,
+    experiment,
+    spread,
+)
+from hardsight.report.figures import legend, panels
+from hardsight.run_folder import write_text
+
+_MEASURES = ("average", "best", "validation", "norm", "bootstrap")
+_TITLES = {"multi30k": "Multi30k", MADE_UP: "numbers and things, made up"}
+_GOOD = {"multi30k": 33.0}  # BLEU that plain training is to reach before losses are compared
+_POINTS = 100  # of a curve
+_PAPER = "IWSLT14 de-en 35.09 ± 0.07 to 35.50 ± 0.11, IWSLT17 fr-en 37.10 ± 0.06 to 37.73 ± 0.17"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Keys of ``el-translation``.
+
+    Attributes:
+        data: folder of parallel text below the data root, or ``numbers``, which is made up.
+        languages: endings of its files, what is translated first.
+        splits: its files to train on, to choose by and to judge by.
+        log_ends: LE of Encouraging Loss with label smoothing; 0.5 is compared without it as well.
+        smoothing: of the labels.
+        vocabulary: subwords of both languages together.
+        width: features of a token.
+        layers: of the encoder, and as many of the decoder.
+        heads: of attention.
+        inner: features inside a feed-forward block.
+        dropout: of what each block adds.
+        lr: of Adam at its largest.
+        warm_up: steps until then; afterwards it falls with the square root of the steps.
+        weight_decay: of Adam.
+        tokens: of a step, padding included.
+        steps: most of a run.
+        patience: validations without a better BLEU after which a run ends.
+        validate_every: epochs between validations.
+        averaged: epochs whose weights are averaged, the last ones.
+        beams: of the search for translations of the test set; validation takes one.
+        most_tokens: of a sentence; longer ones are cut.
+        decoded_at_once: sentences.
+        limit: most pairs to train on; ``None`` for all.
+        held_out: most pairs to choose by, and to judge by; ``None`` for all.
+        seeds: of weights, order and dropout, the same for every loss.
+    """
+
+    data: str = "multi30k"
+    languages: tuple[str, str] = ("de", "en")
+    splits: tuple[str, str, str] = ("train", "val", "test_2016_flickr")
+    log_ends: tuple[float, ...] = (0.5, 0.75, 1.0)
+    smoothing: float = 0.1
+    vocabulary: int = 8000
+    width: int = 256
+    layers: int = 3
+    heads: int = 4
+    inner: int = 512
+    dropout: float = 0.3
+    lr: float = 1e-3
+    warm_up: int = 1000
+    weight_decay: float = 1e-4
+    tokens: int = 4096
+    steps: int = 4000
+    patience: int = 10
+    validate_every: int = 1
+    averaged: int = 10
+    beams: int = 5
+    most_tokens: int = 128
+    decoded_at_once: int = 128
+    limit: int | None = None
+    held_out: int | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    @property
+    def title(self) -> str:
+        """The data in words."""
+        named = _TITLES.get(self.data, self.data)
+        return named if self.data == MADE_UP else f"{named}, {' to '.join(self.languages)}"
+
+    @property
+    def losses(self) -> dict[str, Loss]:
+        """All losses by name; the first is what the others are compared with."""
+        plain = {_with_smoothing(None): Loss(None, self.smoothing)}
+        plain[loss_name(0.5)] = Loss(0.5, 0.0)
+        smoothed = {
+            _with_smoothing(end): Loss(end, self.smoothing, CLAMP if end == 1 else 0.0)
+            for end in self.log_ends
+        }
+        return plain | smoothed
+
+
+def _with_smoothing(log_end: float | None) -> str:
+    return f"{loss_name(log_end)} + LS"
+
+
+_CE = _with_smoothing(None)
+
+
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+    grid = Grid.read(data["losses"], setting.seeds, "loss")
+    weak = _weakness(setting, grid)
+    questions = [
+        grid.question(
+            f"Encouraging Loss gives more BLEU ({loss})", said, "average", {"loss": loss},
+            {"loss": _CE}, weak=weak,
+        )
+        for loss, said in _compared(setting).items()
+    ]  # fmt: skip
+    for end, bound, larger in ((1.0, 5.0, True), (0.75, 1.7, False)):
+        if end in setting.log_ends:
+            questions.append(_question_of_norms(grid, end, bound, larger=larger, weak=weak))
+    if 1.0 in setting.log_ends:
+        questions.append(
+            grid.question(
+                "A bonus as steep as the logarithm (LE=1) costs BLEU",
+                "1 to 2 BLEU less than CE",
+                "average",
+                {"loss": _with_smoothing(1.0)},
+                {"loss": _CE},
+                larger=False,
+                weak=weak,
+            )
+        )
+    return [_bleu_table(setting, grid, str(data["signature"])), _norm_table(grid)], questions
+
+
+def _compared(setting: Setting) -> dict[str, str]:
+    """Losses that are said to give more BLEU, with what the paper has of them."""
+    smoothed = {_with_smoothing(end): "LE=0.75 and 0.5 are the paper's choice"
+                for end in setting.log_ends if end != 1}  # fmt: skip
+    known = {_with_smoothing(0.5): f"other corpora: {_PAPER}"}
+    return (
+        smoothed
+        | {key: said for key, said in known.items() if key in smoothed}
+        | {loss_name(0.5): "not in the paper: without label smoothing"}
+    )
+
+
+def _weakness(setting: Setting, grid: Grid) -> str:
+    good, reached = _GOOD.get(setting.data), spread(grid.values("average", loss=_CE))
+    if good is None or not reached.n or reached.mean >= good:
+        return ""
+    return f"{reached.mean:.1f} BLEU reached by CE, and at least {good:.0f} are needed"
+
+
+def _ratios(grid: Grid, loss: str) -> list[float]:
+    """Gradient norm of a loss over that of cross-entropy, one value per seed."""
+    pairs = zip(grid.values("norm", loss=loss), grid.values("norm", loss=_CE), strict=True)
+    return [own / plain for own, plain in pairs]
+
+
+def _question_of_norms(
+    grid: Grid, end: float, bound: float, *, larger: bool, weak: str
+) -> Question:
+    ratios = _ratios(grid, _with_smoothing(end))
+    seen = spread(ratios)
+    than = f"more than {bound:g}" if larger else f"less than {bound:g}"
+    return Question(
+        f"With LE={end:g} the gradient is {than} times as large as with cross-entropy",
+        f"{'>' if larger else '<'} {bound:g} times, on Transformer translation",
+        ratios, [bound] * len(ratios), larger=larger, weak=weak,
+        told=f"{seen} times; against {bound:g}: {{}}",
+    )  # fmt: skip
+
+
+def _bleu_table(setting: Setting, grid: Grid, signature: str) -> Table:
+    columns: dict[str, str | Callable[..., Cell]] = {
+        "BLEU, average of the last epochs": "average", "BLEU, best epoch": "best",
+        "validation BLEU, greedy": "validation", "p of each seed": _bootstrap_cell,
+    }  # fmt: skip
+    return grid.table(
+        f"BLEU on the test set of {setting.title}", {"loss": "loss"}, columns,
+        note=f"Mean and standard deviation over {len(setting.seeds)} seeds; BLEU by sacrebleu, "
+        f"{signature}; beam {setting.beams}. p is that of the paired bootstrap over sentences, "
+        f"against {_CE} of the same seed: it knows of other sentences, not of other "
+        "seeds, by which claims are judged.",
+    )  # fmt: skip
+
+
+def _bootstrap_cell(runs: Grid, loss: str) -> str | None:
+    if loss == _CE:
+        return None
+    return ", ".join("–" if p != p else f"{p:.3f}" for p in runs.values("bootstrap"))
+
+
+def _norm_table(grid: Grid) -> Table:
+    rows = [
+        [loss, grid.cell("norm", loss=loss), spread(_ratios(grid, loss))]
+        for loss in grid.names("loss")
+    ]
+    return Table(
+        "Norm of the gradient over the second half of training",
+        ("loss", "norm", f"times that of {_CE}"), rows,
+        note="The paper's remark compares LE=1 (> 5 times) and LE=0.75 (< 1.7 times) with CE.",
+    )  # fmt: skip
+
+
+@experiment(
+    "el-translation",
+    title="Encouraging Loss against cross-entropy on translation",
+    reproduces="Encouraging Loss, Table 1, translation, and its remark on gradient norms",
+    scales={
+        "smoke": Setting(
+            data=MADE_UP, log_ends=(0.5, 1.0), vocabulary=200, width=32, layers=1, heads=2,
+            inner=64, dropout=0.0, lr=5e-3, warm_up=20, tokens=512, steps=40, validate_every=20,
+            averaged=2, beams=2, most_tokens=24, held_out=20, seeds=(0, 1),
+        ),
+        "short": Setting(),
+        "paper": Setting(
+            width=512, layers=6, inner=1024, dropout=0.4, warm_up=4000, steps=8000,
+            patience=20, seeds=(0, 1, 2, 3, 4),
+        ),
+    },
+    asks=_asks,
+)  # fmt: skip
+def el_translation(lab: Lab, setting: Setting) -> Result:
+    """Cross-entropy with label smoothing {smoothing}, and Encouraging Loss, on {title}.
+
+    Encouraging Loss has LE = {log_ends} with the same label smoothing, applied to the bonus as
+    well, and LE = 0.5 without any. The network is a Transformer of {layers} + {layers} layers,
+    post-norm, {width} features and {inner} inside, {heads} heads, dropout {dropout}, with all
+    embeddings shared, over a joint vocabulary of {vocabulary} subwords of sentencepiece; Adam
+    (0.9, 0.98) with a learning rate of {lr} after {warm_up} steps, falling with their square root,
+    {tokens} tokens a step, at most {steps} steps, ended after {patience} validations without a
+    better BLEU. Translations are searched for with {beams} beams, by the average of the weights
+    after the last {averaged} epochs and by those with the best validation BLEU. All losses share
+    weights, order and draws of a seed, so that they are compared in pairs. The paper's corpora
+    (IWSLT) are other ones, so that its BLEU cannot be compared with these.
+    """
+    corpus = parallel_text(
+        setting.data, lab.data_root, languages=setting.languages, splits=setting.splits
+    ).limited(setting.limit, setting.held_out)
+    words = Subwords([*corpus.train.source, *corpus.train.target], setting.vocabulary)
+    rows, curves = [], dict[str, list[list[float]]]()
+    total = len(setting.seeds) * len(setting.losses)
+    with lab.progress(f"translators of {setting.title}", total) as advance:
+        for seed in setting.seeds:
+            plain = _kept(lab, setting, corpus, words, seed, setting.losses[_CE])
+            for name, loss in setting.losses.items():
+                found = _kept(lab, setting, corpus, words, seed, loss)
+                others = None if name == _CE else plain
+                rows.append({"loss": name, "seed": seed, **_numbers(found, others, corpus)})
+                if found:
+                    curves.setdefault(name, []).append(_thinned(found["norms"]))
+                advance(1)
+    grid = Grid.of(rows, "loss", measures=_MEASURES)
+    signature = bleu(corpus.test.target, corpus.test.target)["signature"]
+    return Result(
+        figures=[_figure(lab, curves)],
+        data={"losses": grid.data(), "norms": curves, "signature": signature,
+              "vocabulary": len(words), "pairs": len(corpus.train)},
+    )  # fmt: skip
+
+
+def _kept(
+    lab: Lab, setting: Setting, corpus: Corpus, words: Subwords, seed: int, loss: Loss
+) -> dict[str, Any]:
+    """What a loss reaches at one seed, measured once for all runs that share a folder.
+
+    Empty if the run was lost.
+    """
+    key = {
+        **asdict(setting), "seeds": seed, "log_ends": None, "loss": asdict(loss),
+        "data": _digest(asdict(corpus)), "version": __version__, "device": lab.device.type,
+    }  # fmt: skip
+    file = lab.runs / f"translation-{_digest(key)}.json"
+    if not file.exists():
+        lab.runs.mkdir(parents=True, exist_ok=True)
+        run = Translation(corpus, words, setting, seed, lab.device)
+        try:
+            found = run.fitted(loss)
+        except NonFiniteError:
+            found = {}
+        write_text(file, json.dumps(found))
+    stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return stored
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _numbers(
+    found: Mapping[str, Any], plain: Mapping[str, Any] | None, corpus: Corpus
+) -> dict[str, float]:
+    """Measures of a run; ``plain`` is that of cross-entropy at the same seed, of other losses."""
+    if not found:
+        return {}
+    norms = found["norms"]
+    numbers = {name: float(found[name]) for name in ("average", "best", "validation")}
+    numbers["norm"] = float(np.mean(norms[len(norms) // 2 :]))
+    if plain:
+        texts = plain["average_texts"], found["average_texts"]
+        numbers["bootstrap"] = bootstrapped(*texts, corpus.test.target)
+    return numbers
+
+
+def _thinned(values: Sequence[float]) -> list[float]:
+    """A curve of so many means over consecutive steps."""
+    parts = np.array_split(np.asarray(values), min(_POINTS, len(values)))
+    return [float(part.mean()) for part in parts]
+
+
+def _figure(lab: Lab, curves: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
+    figure, axes = panels(1, 1, width=5.2)
+    colours = ("#343a40", "#2f9e44", "#1971c2", "#9c36b5", "#e8590c")
+    for (name, runs), colour in zip(curves.items(), colours, strict=False):
+        points = min(map(len, runs))  # a run that ended earlier has fewer
+        band(axes[0], np.linspace(0, 1, points), [run[:points] for run in runs], colour, name)
+    axes[0].set(xlabel="share of training", ylabel="norm of the gradient", yscale="log")
+    legend(figure)
+    return lab.figure(
+        figure, "gradient-norms",
+        caption="Norm of the whole gradient through training, mean and spread over seeds.",
+        alt="A curve per loss: how large the gradient is from the first step to the last.",
+    )  # fmt: skip
