@@ -208,7 +208,7 @@ def _made(lab: Lab, setting: Setting, seed: int) -> list[dict[str, Any]]:
     run = trained(lab, setting, source, seed=seed, whole=len(source))
     clear, hard = (_predicted(lab, run, some) for some in (test, _noisy(test, setting.width)))
     draw = np.random.default_rng([seed, *b"groups"])
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         world: {"world": world, "seed": seed, "draws": setting.draws, "accuracy": 0.0,
                 "inside": 0.0, "found": 0, "any": 0}
         for world in (UNFAIR, FAIR)
