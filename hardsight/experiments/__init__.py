@@ -28,6 +28,7 @@ from hardsight.experiments.el import el_fig5 as el_fig5
 from hardsight.experiments.el import el_fig6 as el_fig6
 from hardsight.experiments.el import el_fig7 as el_fig7
 from hardsight.experiments.el import el_fig7_small as el_fig7_small
+from hardsight.experiments.el import el_gradients as el_gradients
 from hardsight.experiments.el import el_graph as el_graph
 from hardsight.experiments.el import el_table1 as el_table1
 from hardsight.experiments.el import el_table2 as el_table2
