@@ -329,7 +329,7 @@ class LabelPlace:
     """Where the labels of a source are stored, for whoever writes a corrected copy.
 
     Attributes:
-        form: ``"folder"``, ``"list"``, ``"parquet"``, ``"idx"`` or ``"arrays"``.
+        form: ``"folder"``, ``"list"``, ``"lines"``, ``"parquet"``, ``"idx"`` or ``"arrays"``.
         files: that hold the labels, in order; of class folders the folder.
         root: what the user named: a folder, or the file itself.
         name: of the column or array with the labels.

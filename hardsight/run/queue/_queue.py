@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hardsight._checks import checked_options, versions
+from hardsight._checks import checked_options, versions, warn
 from hardsight.data import EmbeddingSource, ExampleSource, open_source, unlabelled_source
 from hardsight.data.pixels import PixelOptions
 from hardsight.errors import DataError, OptionError, RunExistsError
@@ -159,6 +159,7 @@ def queue(
             device=place, batch_size=batch_size or (256 if place.type == "cuda" else 64),
             workers=chosen_workers(workers, length=len(source)), show=show_progress,
         )  # fmt: skip
+        seen.warn_of_left_out(source)
         chosen = ranked(
             seen.columns, seen.predictions, budget=budget, by=by, balanced=balanced,
             embeddings=seen.embeddings(), seed=seed,
@@ -253,6 +254,15 @@ class _Seen:
             return None
         shape = (len(self.positions), self._head.width)
         return np.memmap(self._file, dtype=np.float32, mode="r", shape=shape)
+
+    def warn_of_left_out(self, source: ExampleSource) -> None:
+        """Warn of examples that nobody would be asked about, however much they need a label."""
+        blank = int((self.predictions < 0).sum())
+        if self.errors or blank:
+            warn(
+                f"{self.errors + blank:,} of the {len(source):,} examples of {source.spec} cannot "
+                f"be queued: {self.errors:,} could not be read, and {blank:,} have no finite output"
+            )
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ from PIL import Image
 
 import hardsight as hs
 from hardsight.cli import main
-from hardsight.errors import DataError, OptionError, RunExistsError
+from hardsight.errors import DataError, HardsightWarning, OptionError, RunExistsError
 from hardsight.run.queue import RULES, k_centres, ranked
 from tests.review.made import App
 
@@ -113,6 +113,22 @@ def test_what_is_not_finite_is_never_taken(by):
         assert sorted(rows.tolist()) == np.flatnonzero(predictions >= 0).tolist()
     with pytest.raises(OptionError, match="from 1 to the 30 usable examples of the pool, got 31"):
         ranked(columns, predictions, budget=31, by=by, embeddings=embeddings)
+
+
+def test_what_cannot_be_queued_is_counted(pool):
+    class Blank(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = net(pool)
+
+        def forward(self, images):
+            blue = images[:, 2, 0, 0] > 0.9
+            return self.inner(torch.where(blue[:, None, None, None], torch.nan, images))
+
+    (pool / "broken.png").write_bytes(b"nothing")
+    says = r"6 of the 21 examples of .* cannot be queued: 1 could not be read, and 5 have no finite"
+    with pytest.warns(HardsightWarning, match=says):
+        hs.queue(Blank(), pool, budget=3, unlabelled=True, **QUIET)
 
 
 def test_the_command_writes_a_list_that_review_opens_with_pictures(pool, tmp_path):
