@@ -329,6 +329,11 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path, folders):
     pd.DataFrame({"text": TEXTS}).to_csv(tmp_path / "c.csv")
     with pytest.raises(DataError, match=r"no column 'en' in .*: it has"):
         hs.score(spec, tmp_path / "c.csv", target="en")
+    frame = pd.DataFrame({"text": TEXTS, "number": range(40)})
+    with pytest.raises(DataError, match=r"expected texts in DataFrame, got 0: .* holds numbers"):
+        hs.score(f"hf:{folders['gpt2']}", frame, tokens=True, text_column="number")
+    with pytest.raises(DataError, match="expected texts in the column 'number' of DataFrame"):
+        hs.score(spec, frame, target="number")
 
 
 def test_a_model_that_predicts_no_tokens_is_refused(tmp_path):
