@@ -238,7 +238,7 @@ def test_the_command_writes_a_table_and_goes_on_with_it(tmp_path, folders):
     table = hs.read_table(run)
     long = sum(len(byte_pairs()(text)["input_ids"]) > 20 for text in TEXTS)
     assert f"{long} of 40 sentences are longer than the model takes" in result.output
-    assert "passed over: 1 empty sentences, 1 sentences without a token" in result.output
+    assert "passed over: empty sentences (1), sentences without a token" in result.output
     assert table.metadata["counts"]["truncated"] == long
     assert table.metadata["data"]["sentences"] == 40
     assert table.column("position").max() == 19
