@@ -116,6 +116,34 @@ def embedded(source: ExampleSource, *, folds: int, share: float, seed: int) -> d
     }  # fmt: skip
 
 
+def sized(
+    rows: int, width: int, classes: int, *, folds: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Made embeddings of some size with a tenth of the labels wrong: ours, and scikit-learn's."""
+    from sklearn.linear_model import LogisticRegression
+
+    draw = np.random.default_rng(seed)
+    truth = draw.integers(0, classes, rows)
+    spread = (np.exp(-np.arange(width) / 120) + 0.05).astype(np.float32)  # as uneven as features
+    made = draw.normal(size=(classes, width)).astype(np.float32)[truth] / 4
+    made += draw.standard_normal((rows, width), dtype=np.float32)
+    made = np.maximum(made * spread + np.float32(0.3), 0)
+    labels, wrong = hs.data.with_label_errors(truth, num_classes=classes, share=0.1, seed=seed)
+    facts = {"data": f"made, {width} wide, {classes} classes", "examples": rows, "epochs": "-",
+             "seed": seed}  # fmt: skip
+    table, seconds = timed(
+        lambda: hs.score(None, made, labels=labels, out_of_sample=folds, seed=seed)
+    )
+    how_well = found(hardness(table, "logit_margin"), np.asarray(wrong))
+    yield {"name": f"heads, {folds} folds", **facts, **how_well, "seconds": seconds}
+    learn = table.column("fold") != 1
+    penalty = table.metadata["folds"]["each"][0]["penalty"] * float(made[learn].var(axis=0).mean())
+    peer = LogisticRegression(C=1 / penalty, max_iter=200)
+    _, seconds = timed(lambda: peer.fit(made[learn], labels[learn]))
+    none = {"auroc": "", "precision": ""}
+    yield {"name": "scikit-learn, one fold, penalty given", **facts, **none, "seconds": seconds}
+
+
 def main(given: Sequence[str] | None = None) -> None:
     """Run it: ``python -m benchmarks.out_of_sample --data-root DATA``."""
     parser = arguments(__doc__)
@@ -125,7 +153,18 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--share", type=float, default=0.1, help="of labels that are wrong")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sizes", nargs="*", type=int, help="rows of made embeddings, alone")
+    parser.add_argument("--width", type=int, default=512, help="of them")
+    parser.add_argument("--classes", type=int, default=10, help="of them")
     options = parser.parse_args(given)
+    if options.sizes:
+        made = [
+            row
+            for size in options.sizes
+            for row in sized(size, options.width, options.classes, folds=options.folds, seed=0)
+        ]
+        publish("A head for each fold", made, file=options.out)
+        return
     digits = open_source("builtin:digits", split="train")
     sources = {"digits": digits}
     if options.data_root is not None:

@@ -11,20 +11,22 @@ Examples:
   hardsight export run --to huggingface --out dataset/
   hardsight export run --to label-studio --out tasks/
   hardsight export run --to fiftyone --out fiftyone/
+  hardsight export run --to argilla --limit 1000 --out suspects/
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--to", required=True,
-              type=click.Choice(["csv", "cleanlab", "huggingface", "label-studio", "fiftyone"]),
+              type=click.Choice(["csv", "cleanlab", "huggingface", "label-studio", "fiftyone",
+                                 "argilla"]),
               help="The tool.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(path_type=Path),
               help="A file for csv and cleanlab, else a folder.")  # fmt: skip
 @click.option("--data", help="Where the data lies now, if not where it was scored.")
 @click.option("--rows", type=click.Choice(["all", "suspects"]),
-              help="All examples, or the suspects, most suspect first. For Label Studio the "
-              "suspects by default, else all.")  # fmt: skip
+              help="All examples, or the suspects, most suspect first. For Label Studio "
+              "and Argilla the suspects by default, else all.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), help="Most examples.")
 @click.option("--image-url", metavar="URL",
               help="For Label Studio: what the paths of pictures come behind; its local files by "

@@ -16,6 +16,7 @@ from hardsight.exchange.tools import (
     HERE,
     Pictures,
     RunRows,
+    write_argilla,
     write_cleanlab,
     write_csv,
     write_fiftyone,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from hardsight.data import ExampleSource
     from hardsight.table import ScoreTable
 
-TOOLS = ("csv", "cleanlab", "huggingface", "label-studio", "fiftyone")
+TOOLS = ("csv", "cleanlab", "huggingface", "label-studio", "fiftyone", "argilla")
+_OF_SUSPECTS = ("label-studio", "argilla")  # where people look at every one of them
+_NEED_PICTURES = (*_OF_SUSPECTS, "fiftyone")
 _FILES = {"csv": (".csv",), "cleanlab": (".parquet", ".csv")}  # the others are folders
 _STEP = f"{MEND} or choose another --out; nothing is left of it"
 _DISPUTED = "disputed"
@@ -71,11 +74,11 @@ def export_run(
 
     Args:
         run: folder of a finished run, or its table.
-        to: ``csv``, ``cleanlab``, ``huggingface``, ``label-studio`` or ``fiftyone``.
+        to: ``csv``, ``cleanlab``, ``huggingface``, ``label-studio``, ``fiftyone`` or ``argilla``.
         out: a file for csv (.csv) and cleanlab (.parquet or .csv), else a folder.
         data: where the data lies now, if not where it was scored.
-        rows: ``all``, or ``suspects`` with the most suspect first, which is what Label Studio gets
-            by default.
+        rows: ``all``, or ``suspects`` with the most suspect first, which is what Label Studio and
+            Argilla get by default.
         limit: most examples.
         image_url: for Label Studio: what the paths of pictures come behind, such as
             ``https://example.org/photos/``; its own local files by default.
@@ -97,10 +100,10 @@ def export_run(
     _check_options(to, place, rows, image_url)
     table = read_table(run)
     exported = _run_rows(run, table)
-    chosen = exported.chosen(rows or ("suspects" if to == "label-studio" else "all"), limit)
+    chosen = exported.chosen(rows or ("suspects" if to in _OF_SUSPECTS else "all"), limit)
     # these two hold no pictures, so that the data need not be there
     source, problem = (None, "") if to in _FILES else _opened(table, data)
-    if to in ("label-studio", "fiftyone") and source is None:
+    if to in _NEED_PICTURES and source is None:
         raise DataError(f"{to} needs the pictures, but {problem}")
     pictures = Pictures(source, exported, _root(source))
     with writing(place, step=_STEP), staged(place, overwrite) as target:
@@ -137,6 +140,8 @@ def _write(
         return write_cleanlab(run, rows, target)
     if to == "huggingface":
         return write_huggingface(run, rows, target, pictures)
+    if to == "argilla":
+        return write_argilla(run, rows, target, pictures)
     if to == "fiftyone":
         return write_fiftyone(run, rows, target, pictures)
     return write_labelstudio(run, rows, target, pictures, image_url=image_url)

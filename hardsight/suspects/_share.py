@@ -8,10 +8,18 @@ share of labels that differ is
 .. math:: D_k(x) = \eta_k + (1 - \eta_k)\, \sigma(-(a_k + b_k x))
 
 with :math:`\eta_k` the share of wrong labels and a logistic share of mistakes that falls with
-confidence. Maximum likelihood finds the three numbers of every class. A disagreement is then a
-wrong label with the chance :math:`\eta_k / D_k(x)`, which EM sharpens by two more facts: how
-improbable the label is beside other classes, and which classes are confused. Along the ranking
-these chances are averaged so that they never rise.
+confidence. Maximum likelihood finds the three numbers of every class. Two things are taken off the
+level :math:`\eta_k` before it is read as the share of wrong labels :math:`e`. A weak model makes
+some mistakes however sure it is. And if the model and the label make the same mistake, they agree:
+with m the share of mistakes and l the chance that a wrong label and a mistake are alike,
+
+.. math:: D = e\,(1 - l m) + (1 - e)\, m
+
+of the labels differ, and of these e (1 - l m) / D are wrong.
+
+EM sharpens these chances by two more facts: how improbable the label is beside other classes, and
+which classes are confused; the latter gives l. Along the ranking these chances are averaged so that
+they never rise.
 
 All of it holds only for probabilities of a model that never saw the example. On its training data
 a model has made its mistakes vanish, and an average over the epochs of training, also of held-out
@@ -20,6 +28,7 @@ examples, is not a probability: it gave shares that were far too high.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +49,8 @@ _STEPS = 60
 _WEAK = np.array([10.0, 10.0, 2.0])  # deviation of their prior for all classes together
 _NEAR = np.array([3.0, 3.0, 1.0])  # and of a class around that
 _LEAST_SHARE = -6.0  # log-odds; a class may have errors though the others have none
+_SURE_MISTAKES = 0.5  # of the seeming errors that are none, relative to the mistakes of a model
+_ROUNDS = 2
 _PSEUDO = 10.0  # disagreements that a pair of classes needs to be believed as much as the others
 _TINY = 1e-7
 _AT_ONCE = 1 << 20  # rows
@@ -120,12 +131,18 @@ def _chances(rows: Rows, at: NDArray[np.int64]) -> NDArray[np.float32]:
     for start in range(0, len(at), _AT_ONCE):  # bounds what is in float64
         cell[start : start + _AT_ONCE] += _places(*_shares(rows, at[start : start + _AT_ONCE]))
     found = np.zeros(len(at), np.float32)
-    if differs.any():
-        label, rival = _shares(rows, at[differs])
-        left = np.log(np.maximum(label, 1e-38)) - np.log1p(-np.clip(rival, _TINY, 1 - _TINY))
-        found[differs] = _sharpened(
-            _wrong_by_confidence(cell, differs, count), left, top[differs], rows.label[at][differs]
+    if not differs.any():
+        return found
+    mixture = _Mixture.of(cell, differs, count)
+    label, rival = _shares(rows, at[differs])
+    left = np.log(np.maximum(label, 1e-38)) - np.log1p(-np.clip(rival, _TINY, 1 - _TINY))
+    likeness = np.zeros(int(top.max()) + 1)
+    for _ in range(_ROUNDS):  # which classes are confused tells how often both are wrong alike
+        chance = mixture.if_they_differ(cell[differs], likeness[top[differs]])
+        found[differs], likeness = _sharpened(
+            chance, left, top[differs], rows.label[at][differs], len(likeness)
         )
+    found[~differs] = mixture.if_they_agree(cell[~differs], likeness[top[~differs]])
     return found
 
 
@@ -145,15 +162,51 @@ def _places(label: Values, rival: Values) -> NDArray[np.int32]:
 # ------------------------------------------------------------------------------ the mixture
 
 
-def _wrong_by_confidence(cell: NDArray[np.int32], differs: NDArray[np.bool_], count: int) -> Values:
-    """The chance that each disagreement is a wrong label, from the confidence alone."""
-    shape = (count, _BINS)
-    total = np.bincount(cell, minlength=count * _BINS).reshape(shape)
-    different = np.bincount(cell[differs], minlength=count * _BINS).reshape(shape)
-    share, mistake = _fitted(total.astype(np.float64), different.astype(np.float64))
-    chance = share[:, None] / (share[:, None] + (1 - share[:, None]) * mistake)
-    found: Values = chance.reshape(-1)[cell[differs]]
-    return found
+@dataclass(frozen=True)
+class _Mixture:
+    """What the confidence alone says, in every cell: a group of classes and a bin of confidence.
+
+    Attributes:
+        wrong: share of wrong labels, ``[cells]``.
+        differ: share of labels that differ from what the model says, ``[cells]``.
+    """
+
+    wrong: Values
+    differ: Values
+
+    @classmethod
+    def of(cls, cell: NDArray[np.int32], differs: NDArray[np.bool_], count: int) -> _Mixture:
+        """Fitted to the rows of ``count`` groups."""
+        shape = (count, _BINS)
+        total = np.bincount(cell, minlength=count * _BINS).reshape(shape)
+        different = np.bincount(cell[differs], minlength=count * _BINS).reshape(shape)
+        share, mistake = _fitted(total.astype(np.float64), different.astype(np.float64))
+        differ = share[:, None] + (1 - share[:, None]) * mistake
+        usual = (total * mistake).sum(axis=1) / np.maximum(total.sum(axis=1), 1)
+        # some mistakes of a weak model are sure ones, which look like wrong labels
+        wrong = share * (1 - _SURE_MISTAKES * usual)
+        return cls(np.repeat(wrong, _BINS), differ.reshape(-1))
+
+    def if_they_differ(self, cell: NDArray[np.int32], likeness: Values) -> Values:
+        """The chance of a wrong label, of rows whose label the model contradicts."""
+        wrong, differ, mistake = self._at(cell, likeness)
+        return wrong * (1 - likeness * mistake) / differ
+
+    def if_they_agree(self, cell: NDArray[np.int32], likeness: Values) -> Values:
+        """The same of rows whose label the model says too: both made the same mistake."""
+        wrong, differ, mistake = self._at(cell, likeness)
+        chance: Values = np.minimum(wrong * likeness * mistake / np.maximum(1 - differ, _TINY), 1)
+        return chance
+
+    def _at(self, cell: NDArray[np.int32], likeness: Values) -> tuple[Values, Values, Values]:
+        """Shares of wrong labels, of labels that differ, and of mistakes of the model.
+
+        With e wrong labels, m mistakes, and a share l of them alike, e (1 - l m) + (1 - e) m of
+        the labels differ; solved for m.
+        """
+        wrong, differ = self.wrong[cell], self.differ[cell]
+        mistake = (differ - wrong) / np.maximum(1 - wrong * (1 + likeness), 0.1)
+        return wrong, differ, np.clip(mistake, 0, 1)
 
 
 def _large_classes(top: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
@@ -248,8 +301,12 @@ def _loss(found: Values, scaled: Values, total: Values, different: Values) -> Va
 
 
 def _sharpened(
-    chance: Values, left: Values, top: NDArray[np.int32], label: NDArray[np.int32]
-) -> Values:
+    chance: Values,
+    left: Values,
+    top: NDArray[np.int32],
+    label: NDArray[np.int32],
+    num_classes: int,
+) -> tuple[Values, Values]:
     """The chances of disagreements, by EM over two more facts.
 
     Args:
@@ -258,6 +315,11 @@ def _sharpened(
             mostly leaves much to the right class, so that a chance never rises with it.
         top: the class that the model calls.
         label: the class that the label names.
+        num_classes: that the model can call.
+
+    Returns:
+        the chances, and for each class how alike wrong labels and mistakes are: the chance that
+        one of each is of the same other class.
     """
     prior = np.log(np.clip(chance, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(chance, 1e-6, 1 - 1e-6))
     bins = min(20, len(left) // 50)
@@ -276,7 +338,8 @@ def _sharpened(
         )
         odds += np.log(wrong / mistaken)[pair]
         weight = 1 / (1 + np.exp(-odds))
-    return weight
+    alike = np.bincount(pairs >> 32, wrong * mistaken, num_classes)
+    return weight, alike.astype(np.float64)
 
 
 def _by_what_is_left(weight: Values, place: NDArray[np.int64], bins: int) -> Values:

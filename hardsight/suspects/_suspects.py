@@ -126,8 +126,10 @@ def _by_chance(rows: Rows, chance: NDArray[np.float32]) -> NDArray[np.float64]:
     the label. The first knows which classes are confused and how common errors are, the second is
     the steadier one if there are few examples.
     """
+    # what the model agrees with is the less suspect the surer the model, whatever its mistakes are
+    differs = chance.astype(np.float64) * (rows.margin < 0)
     # bounded, so that a margin still tells rows apart that are all but certain
-    sure = np.clip(chance.astype(np.float64), 0.01, 0.99)
+    sure = np.clip(differs, 0.01, 0.99)
     ranks = np.log(sure) - np.log1p(-sure) - rows.margin.astype(np.float64) / 2
     return np.where(np.isnan(rows.hardness), np.nan, ranks)
 

@@ -1,5 +1,6 @@
 """A run in the form of other tools; what their own packages accepted is written down here."""
 
+import base64
 import csv
 import json
 import warnings
@@ -228,3 +229,39 @@ def test_an_example_that_is_another_one_by_now_has_no_picture(run, photos, tmp_p
     done = export_run(run, "fiftyone", out=tmp_path / "fo")
     assert len(json.loads((tmp_path / "fo" / "labels.json").read_text())["labels"]) == 11
     assert any("1 examples have no picture" in note for note in done.notes)
+
+
+# ---------------------------------------------------------------------------- Argilla
+
+
+def test_records_of_argilla_hold_pictures_suggestions_and_decisions(run, photos, tmp_path):
+    done = export_run(run, "argilla", out=tmp_path / "ar")
+    records = json.loads((tmp_path / "ar" / "records.json").read_text())
+    assert done.rows == len(records)
+    by_id = {record["id"]: record for record in records}
+    assert {"3", "7", "11"} <= set(by_id)  # the suspects
+    record = by_id["3"]
+    head, _, content = record["fields"]["image"].partition(",")
+    assert head == "data:image/png;base64"
+    assert base64.b64decode(content) == (photos / "ant" / "nested" / "3.png").read_bytes()
+    suggestion = record["suggestions"]["label"]
+    assert suggestion["value"] == "bee"
+    assert 0 <= suggestion["score"] <= 1
+    assert record["metadata"]["decided"] == "bee"
+    assert record["metadata"]["verdict"] == "relabel"
+    assert record["responses"] == {}  # they belong to users of a server
+    assert "verdict" not in by_id["11"]["metadata"]
+    assert any("argilla.Dataset.from_disk" in note for note in done.notes)
+
+
+def test_settings_of_argilla_name_every_class(tmp_path, photos):
+    names = ['a "b" <c>', "d&e", "f'g"]
+    run = run_of(tmp_path / "run", open_source(photos), classes=names)
+    export_run(run, "argilla", out=tmp_path / "ar")
+    settings = json.loads((tmp_path / "ar" / ".argilla" / "settings.json").read_text())
+    (question,) = settings["questions"]
+    assert [option["value"] for option in question["settings"]["options"]] == names
+    assert [field["type"] for field in settings["fields"]] == ["image", "text"]
+    # names that its lists of settings have as methods are refused there
+    named = {part["name"] for part in (*settings["metadata"], *settings["fields"])}
+    assert not named & set(dir(list))

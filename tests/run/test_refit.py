@@ -36,9 +36,14 @@ def head_of_all(stored):
     return fitter.fitted(learn), learn
 
 
-def test_the_head_is_the_minimum_that_another_solver_finds(stored, head_of_all):
+@pytest.mark.parametrize("curved_from", [10**9, 0])
+def test_the_head_is_the_minimum_that_another_solver_finds(stored, head_of_all, curved_from):
     rows, labels = stored
-    fitted, learn = head_of_all
+    _, learn = head_of_all
+    source = hs.data.open_source(rows, labels=labels)
+    # a sample that is smaller than the rows, as in what is large enough for its curvature to count
+    how = {"seed": 0, "sample_rows": 200, "curved_from": curved_from}
+    fitted = HeadFitter(source, 3, device=torch.device("cpu"), **how).fitted(learn)
     rows = rows[learn].astype(np.float64)
     variance = rows.var(axis=0).mean()
     peer = LogisticRegression(C=1 / (fitted.penalty * variance), tol=1e-10, max_iter=10_000)
@@ -52,6 +57,7 @@ def test_the_head_is_the_minimum_that_another_solver_finds(stored, head_of_all):
     ours = objective(fitted.head.weight.double().numpy(), fitted.head.bias.double().numpy())
     theirs = objective(peer.coef_, peer.intercept_ - peer.coef_ @ rows.mean(axis=0))
     assert ours == pytest.approx(theirs, rel=1e-4)
+    assert curved_from or fitted.steps <= 8
 
 
 def test_the_penalty_is_chosen_without_the_rows_that_are_scored(stored, head_of_all):

@@ -28,6 +28,7 @@ from tests._texts import (
     LANGUAGE,
     byte_pairs,
     language_model,
+    marian_words,
     pair_words,
     reviews,
     saved,
@@ -137,6 +138,18 @@ def test_the_tokens_of_a_sentence_make_its_text(folders):
         assert rows["given"][1:].isna().all()
 
 
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_two_sentencepiece_models_as_marian_has_them(tmp_path):
+    words = marian_words(tmp_path, TEXTS, [text.upper() for text in OTHERS])
+    assert not words.is_fast  # so that nothing says which letters a token stands for
+    model = language_model("marian", len(words))
+    table = hs.score(model, TEXTS, target=[text.upper() for text in OTHERS], tokenizer=words)
+    rows = table.to_pandas()
+    for number, part in rows.groupby("sentence"):
+        assert "".join(part["token"][:-1]).strip() == OTHERS[number].upper()
+    assert (rows.groupby("sentence")["given"].first() == TEXTS).all()
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_batches_change_nothing_but_rounding(seed):
     words = byte_pairs()
@@ -225,7 +238,7 @@ def test_the_command_writes_a_table_and_goes_on_with_it(tmp_path, folders):
     table = hs.read_table(run)
     long = sum(len(byte_pairs()(text)["input_ids"]) > 20 for text in TEXTS)
     assert f"{long} of 40 sentences are longer than the model takes" in result.output
-    assert "passed over: 1 empty sentences, 1 sentences without a token" in result.output
+    assert "passed over: empty sentences (1), sentences without a token" in result.output
     assert table.metadata["counts"]["truncated"] == long
     assert table.metadata["data"]["sentences"] == 40
     assert table.column("position").max() == 19
@@ -316,6 +329,11 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path, folders):
     pd.DataFrame({"text": TEXTS}).to_csv(tmp_path / "c.csv")
     with pytest.raises(DataError, match=r"no column 'en' in .*: it has"):
         hs.score(spec, tmp_path / "c.csv", target="en")
+    frame = pd.DataFrame({"text": TEXTS, "number": range(40)})
+    with pytest.raises(DataError, match=r"expected texts in DataFrame, got 0: .* holds numbers"):
+        hs.score(f"hf:{folders['gpt2']}", frame, tokens=True, text_column="number")
+    with pytest.raises(DataError, match="expected texts in the column 'number' of DataFrame"):
+        hs.score(spec, frame, target="number")
 
 
 def test_a_model_that_predicts_no_tokens_is_refused(tmp_path):

@@ -21,7 +21,8 @@ def estimated(table):
 def test_the_estimate_is_near_the_share_that_was_planted(share):
     table, wrong = made.noisy_pass(6000, share, seed=3)
     found, at_rank = estimated(table)
-    assert abs(at_rank.mean() - wrong.mean()) < 0.02
+    # some of what looks like an error is taken for a sure mistake of the model: never too many
+    assert -0.035 < at_rank.mean() - wrong.mean() < 0.02
     for low, high in ((0, 100), (100, 400), (400, 1000), (1000, 3000)):
         truth = wrong[found.order[low:high]].mean()
         assert abs(at_rank[low:high].mean() - truth) < 0.2

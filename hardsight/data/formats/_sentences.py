@@ -6,6 +6,7 @@ import copy
 import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.data.formats._tables import rows_of_split
-from hardsight.data.formats._texts import TEXTS, table_column
+from hardsight.data.formats._texts import TEXTS, check_are_texts, table_column
 from hardsight.data.source import Example, ExampleSource, Fingerprint, existing
 from hardsight.data.texts import Sentence, Sentences, TargetTokens
 from hardsight.errors import DataError, OptionError
@@ -102,12 +103,16 @@ class SentenceSource(ExampleSource):
         """
         other = copy.copy(self)
         other.kind = kind
+        other.__dict__.pop("row_columns", None)  # of these tokens, not of others
         if isinstance(kind, TargetTokens) and not self.sentences:
             other._read_by(kind)
         return other
 
+    @cached_property
     def row_columns(self) -> dict[str, pa.Array]:
         """Sentence, position and text of every row, and with the first what it follows."""
+        if not self.sentences:
+            return {}
         counts = [len(one) for one in self.sentences]
         numbers = np.repeat([one.number for one in self.sentences], counts)
         positions = np.concatenate(
@@ -253,9 +258,11 @@ def sentence_columns(
     kept = rows_of_split(columns, split, spec)
     rows = range(len(columns[name])) if kept is None else kept.tolist()
     texts = [columns[name][row] for row in rows]
+    check_are_texts(texts, spec)
     if target is None:
         return SentenceSource(texts, spec=spec, max_tokens=max_tokens)
     others = [columns[target][row] for row in rows]
+    check_are_texts(others, f"the column {target!r} of {spec}")
     return SentenceSource(others, texts, spec=spec, max_tokens=max_tokens)
 
 

@@ -1,5 +1,6 @@
 """A run in the form of another tool, a file per tool."""
 
+from hardsight.exchange.tools._argilla import write_argilla as write_argilla
 from hardsight.exchange.tools._cleanlab import write_cleanlab as write_cleanlab
 from hardsight.exchange.tools._csv import write_csv as write_csv
 from hardsight.exchange.tools._fiftyone import write_fiftyone as write_fiftyone

@@ -18,7 +18,7 @@ from hardsight.run.score._logistic import FITTED, PENALTIES, Fitted, HeadFitter
 from hardsight.run.score._rows import ScorePlan
 from hardsight.run_folder import AGAIN, HEADS, RunFolder, replacing, values_digest, writing
 
-_VERSION = 1  # of the fit; another one gives other heads
+_VERSION = 2  # of the fit; another one gives other heads
 
 
 class Refit:

@@ -133,7 +133,7 @@ def score_notes(table: ScoreTable) -> list[str]:
             "stands for all that the tokenizer does not know, and its numbers are of no word"
         )
     if about["data"].get("sentences") and counts.get("passed_over"):
-        passed = ", ".join(f"{n:,} {what}" for what, n in counts["passed_over"].items())
+        passed = ", ".join(f"{what} ({n:,})" for what, n in counts["passed_over"].items())
         notes.append(f"passed over: {passed}")
     if counts["non_finite"]:
         notes.append(f"{counts['non_finite']:,} rows are not finite: see the column 'finite'")
@@ -410,7 +410,7 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
         else:
             ready = _by_model(asked, source, plan, place, stack)
         source, scorer, names = ready.source, ready.scorer, ready.names or ClassNames()
-        if isinstance(source, ExampleSource) and source.row_columns():
+        if isinstance(source, ExampleSource) and source.row_columns:
             groups = own_columns(groups, source)
         order = matched_classes(source, scorer.num_classes, names, how=ready.class_order)
         scorer.number_as(order)
@@ -547,7 +547,7 @@ def _data_facts(
     }
     if source.whole is not None:
         facts["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
-    if isinstance(source, ExampleSource) and source.row_columns():
+    if isinstance(source, ExampleSource) and source.row_columns:
         facts["sentences"] = len(source)
     return facts
 

@@ -146,6 +146,10 @@ def test_the_command_writes_a_list_that_review_opens_with_pictures(pool, tmp_pat
         assert [item["index"] for item in found["items"]] == table.column("index").tolist()
         first = found["items"][0]
         assert (first["label"], first["prediction"]) == (-1, 0)
+        refused = app.decide(first, "keep")
+        assert refused.status_code == 400
+        assert "1 of 1 examples have no label to keep; choose a class" in refused.text
+        assert app.get("start").json()["has_labels"] is False
         assert app.decide(first, "relabel", 1).status_code == 200
         assert len(app.queue()["items"]) == 4
         assert app.review.decisions()["new"].tolist() == [1]
