@@ -5,6 +5,8 @@ Transformers is loaded by what needs it: the texts alone are for tests of the co
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,3 +182,27 @@ def saved_language(folder: Path, kind: str, words=None, **options) -> Path:
     language_model(kind, len(words), **options).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder
+
+
+def marian_words(folder: Path, sources: list[str], targets: list[str]):
+    """Marian's own tokenizer: a sentencepiece model for each language, and one vocabulary."""
+    import sentencepiece
+    import transformers
+
+    pieces = {}
+    for name, texts in (("source", sources), ("target", targets)):
+        sink = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts), model_writer=sink, vocab_size=90,
+            hard_vocab_limit=False, minloglevel=2,
+        )  # fmt: skip
+        (folder / f"{name}.spm").write_bytes(sink.getvalue())
+        found = sentencepiece.SentencePieceProcessor(model_proto=sink.getvalue())
+        pieces |= dict.fromkeys(found.id_to_piece(n) for n in range(found.vocab_size()))
+    own = [piece for piece in pieces if piece not in ("<s>", "</s>", "<unk>")]
+    vocabulary = {piece: n for n, piece in enumerate(["</s>", "<unk>", *own, "<pad>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    return transformers.MarianTokenizer(
+        source_spm=str(folder / "source.spm"), target_spm=str(folder / "target.spm"),
+        vocab=str(folder / "vocab.json"), model_max_length=64,
+    )  # fmt: skip

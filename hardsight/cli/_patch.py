@@ -63,15 +63,18 @@ def export(
     file = write_patch(made, out or folder / "patch.csv", overwrite=overwrite)
     _say_conflicts(disputed, made, kept=conflicts == "keep")
     _say_patch(made, file)
-    spec = _spec_of(run)
-    step = ["hardsight", "patch", "apply", str(file), "--data", spec, "--out", "FIXED"]
+    step = ["hardsight", "patch", "apply", str(file), *_data_of(run), "--out", "FIXED"]
     click.echo(f"next: {shlex.join(step)}")
 
 
-def _spec_of(run: Path) -> str:
+def _data_of(run: Path) -> list[str]:
+    """The flags that name the data of a run."""
     from hardsight.table import read_table
 
-    return str((read_table(run).metadata.get("data") or {}).get("spec") or "DATA")
+    about = read_table(run).metadata.get("data") or {}
+    columns = [key for key in ("text_column", "label_column", "image_column") if about.get(key)]
+    named = [word for key in columns for word in (f"--{key.replace('_', '-')}", str(about[key]))]
+    return ["--data", str(about.get("spec") or "DATA"), *named]
 
 
 @patch.command(epilog=_EPILOG)
@@ -85,6 +88,9 @@ def _spec_of(run: Path) -> str:
 @click.option("--class-weights", help="As the data was scored.")
 @click.option("--bias", help="As the data was scored.")
 @click.option("--classes", metavar="NAME[,NAME]", help="As the data was scored.")
+@click.option("--text-column", help="As the data was scored.")
+@click.option("--label-column", help="As the data was scored.")
+@click.option("--image-column", help="As the data was scored.")
 @click.option("--cannot-tell", type=click.Choice(["keep", "drop"]), default="keep",
               show_default=True,
               help="Keep examples that nobody could tell, with their old label, or leave them "
@@ -100,21 +106,25 @@ def apply(
     class_weights: str | None,
     bias: str | None,
     classes: str | None,
+    text_column: str | None,
+    label_column: str | None,
+    image_column: str | None,
     cannot_tell: str,
     copy: bool,
     overwrite: bool,
 ) -> None:
     """Write a corrected copy of the data; the data itself is never touched.
 
-    Folders of class folders, CSV lists, parquet files, idx files and .npz, .npy or .safetensors
-    arrays keep their form. Several PATCHES are applied one after the other. A patch of other data,
-    or of data that has changed since it was scored, is refused.
+    Folders of class folders, CSV lists, JSONL and parquet files, idx files and .npz, .npy or
+    .safetensors arrays keep their form. Several PATCHES are applied one after the other. A patch
+    of other data, or of data that has changed since it was scored, is refused.
     """
     from hardsight.exchange import apply_patch
 
     done = apply_patch(
         list(patches), data, out=out, split=split, labels=labels, class_weights=class_weights,
         bias=bias, classes=None if classes is None else classes.split(","),
+        text_column=text_column, label_column=label_column, image_column=image_column,
         cannot_tell=cannot_tell, copy=copy, overwrite=overwrite,
     )  # fmt: skip
     click.echo(f"{done.out}: {done}")

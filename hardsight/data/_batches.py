@@ -24,6 +24,7 @@ from hardsight.errors import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from torch import Tensor
 
     from hardsight.data.source import Example, ExampleSource, InputKind, Loading
@@ -253,7 +254,8 @@ class _Collate:
                 raise row.error
         errors = [(row.index, row.id, str(row.error)) for row in read if row.error is not None]
         good = [row for row in read if row.error is None]
-        samples, noticed = [row.sample for row in good], dict[str, list[bool]]()
+        samples = [row.sample for row in good]
+        noticed: Mapping[str, ArrayLike] = {}
         spread: Spread | None = None
         if not good:
             inputs, labels = None, list[int]()
@@ -266,12 +268,12 @@ class _Collate:
             inputs, labels = self._collated(samples)
         rows = spread or Spread([row.index for row in good], [row.id for row in good], labels)
         return Batch(
-            torch.tensor(rows.index, dtype=torch.int64),
+            torch.as_tensor(rows.index, dtype=torch.int64),
             rows.ids,
             inputs,
-            torch.tensor(rows.labels, dtype=torch.int64),
+            torch.as_tensor(rows.labels, dtype=torch.int64),
             errors,
-            {name: torch.tensor(values) for name, values in noticed.items()},
+            {name: torch.as_tensor(values) for name, values in noticed.items()},
             None if spread is None else len(good),
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from hardsight._checks import warn
 from hardsight.data.formats import EmbeddingSource
 from hardsight.data.source import ExampleSource
 from hardsight.errors import DataError, MissingDataError, OptionError
@@ -118,6 +119,9 @@ def _joined(source: Source, file: Path, column: str) -> NDArray[Any]:
     if not file.is_file():
         raise MissingDataError(f"no table at {file} to take the group {column!r} from")
     rows = _read(file)
+    doubled = [name for name in (column, *_KEYS) if rows.column_names.count(name) > 1]
+    if doubled:
+        raise DataError(f"column {doubled[0]!r} is there twice in {file}; remove one, or rename it")
     if column not in rows.column_names:
         raise DataError(f"{unknown_name('group column', column, rows.column_names)} (of {file})")
     key = next((name for name in _KEYS if name in rows.column_names), None)
@@ -138,6 +142,12 @@ def _joined(source: Source, file: Path, column: str) -> NDArray[Any]:
             f"no example of {source.spec} is in {file}: it names {key} {keys[0]!r}, the data "
             f"{own[0]!r}"
         )
+    lacking = [name for name in own if name not in values]
+    if lacking:
+        warn(
+            f"{len(lacking):,} of {len(own):,} examples of {source.spec} are not in {file}, such "
+            f"as {key} {lacking[0]!r}: they are in no group of {column!r}"
+        )
     return np.array(in_order, dtype=object)
 
 
@@ -153,6 +163,8 @@ def _read(file: Path) -> pa.Table:
             return read_parquet(file)
         from pyarrow import csv
 
-        return csv.read_csv(file)
+        # 007 is a name: as a number it would be that of another example
+        names = csv.ConvertOptions(column_types={"id": pa.string(), "path": pa.string()})
+        return csv.read_csv(file, convert_options=names)
     except (pa.ArrowInvalid, OSError) as err:
         raise DataError(f"cannot read the table {file}: {err}") from err

@@ -21,6 +21,7 @@ from hardsight.exchange.copies import (
     write_arrays,
     write_folder,
     write_idx,
+    write_lines,
     write_list,
     write_parquet_copy,
 )
@@ -77,15 +78,18 @@ def apply_patch(
     class_weights: str | os.PathLike[str] | None = None,
     bias: str | os.PathLike[str] | None = None,
     classes: Sequence[str] | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    image_column: str | None = None,
     cannot_tell: str = "keep",
     copy: bool = False,
     overwrite: bool = False,
 ) -> Applied:
     """Write a corrected copy of data; the data itself is never touched.
 
-    A folder of class folders, a CSV list, parquet files, idx files and arrays are copied in their
-    own form, so that the copy is named and read as the data is. ``labels`` in a file of their own
-    are copied alone. The copy appears as a whole or not at all.
+    A folder of class folders, a CSV list of pictures or texts, JSONL and parquet files, idx files
+    and arrays are copied in their own form, so that the copy is named and read as the data is.
+    ``labels`` in a file of their own are copied alone. The copy appears as a whole or not at all.
 
     Args:
         patch: decisions about the data, as a file or from :func:`hardsight.read_patch`; several
@@ -97,6 +101,9 @@ def apply_patch(
         class_weights: as the data was scored.
         bias: as the data was scored.
         classes: as the data was scored.
+        text_column: as the data was scored.
+        label_column: as the data was scored.
+        image_column: as the data was scored.
         cannot_tell: ``keep`` examples that nobody could tell the class of, with their old label,
             or ``drop`` them.
         copy: copy pictures instead of making hard links.
@@ -113,8 +120,9 @@ def apply_patch(
         OutputError: it could not be written.
     """
     source = open_source(
-        data, split=split, labels=labels, class_weights=class_weights, bias=bias, classes=classes
-    )
+        data, split=split, labels=labels, class_weights=class_weights, bias=bias, classes=classes,
+        text_column=text_column, label_column=label_column, image_column=image_column,
+    )  # fmt: skip
     given = [patch] if isinstance(patch, str | os.PathLike | Patch) else list(patch)
     patches = [patch if isinstance(patch, Patch) else read_patch(patch) for patch in given]
     if not patches:
@@ -177,6 +185,8 @@ def _write(source: Any, fixed: FixedLabels, target: Path, out: Path, links: Link
         return write_folder(source, fixed, target, links)
     if form == "list":
         return write_list(source, fixed, target, out)
+    if form == "lines":
+        return write_lines(source, fixed, target)
     if form == "parquet":
         return write_parquet_copy(source, fixed, target, out, links)
     if form == "idx":

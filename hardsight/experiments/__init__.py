@@ -1,13 +1,18 @@
 """Every table and figure of the three papers, by name: ``hardsight experiment list``.
 
-A room per paper, and ``labels`` for planted label errors. An experiment is one file with two
-functions: one measures, from a :class:`Lab` and a setting to numbers and figures; the other asks,
-from the stored numbers to tables and questions, which the lab judges by one rule. The lines below
-list and register them. A long one has parts beside it under its own name: ``_claims`` (the paper's
-sentences), ``_draw`` (pictures), and what both read. What is trained is in the room's ``_recipes``
-or ``_models``; what all experiments share is in ``lab``.
+A room per paper, ``labels`` for planted label errors, and ``acting`` for what is done by hardness.
+An experiment is one file with two functions: one measures, from a :class:`Lab` and a setting to
+numbers and figures; the other asks, from the stored numbers to tables and questions, which the lab
+judges by one rule. The lines below list and register them. A long one has parts beside it under its
+own name: ``_claims`` (the paper's sentences), ``_draw`` (pictures), and what both read. What is
+trained is in the room's ``_recipes`` or ``_models``; what all experiments share is in ``lab``.
 """
 
+from hardsight.experiments.acting import active as active
+from hardsight.experiments.acting import curriculum as curriculum
+from hardsight.experiments.acting import few_labels as few_labels
+from hardsight.experiments.acting import groups as groups
+from hardsight.experiments.acting import pruning as pruning
 from hardsight.experiments.amc import amc_fig7 as amc_fig7
 from hardsight.experiments.amc import amc_figs as amc_figs
 from hardsight.experiments.amc import amc_table1 as amc_table1
@@ -23,6 +28,7 @@ from hardsight.experiments.el import el_fig5 as el_fig5
 from hardsight.experiments.el import el_fig6 as el_fig6
 from hardsight.experiments.el import el_fig7 as el_fig7
 from hardsight.experiments.el import el_fig7_small as el_fig7_small
+from hardsight.experiments.el import el_gradients as el_gradients
 from hardsight.experiments.el import el_graph as el_graph
 from hardsight.experiments.el import el_table1 as el_table1
 from hardsight.experiments.el import el_table2 as el_table2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _MOST_VALUES = 48 * 2**20  # a byte each
 _COLUMNS = ["confidence", "label"]
 _UNSEEN = 255
+_PATIENCE = 1.0  # seconds from the start that the first screen may wait for its curves
 
 
 class Curves:
@@ -30,8 +32,11 @@ class Curves:
 
     def __init__(self, table: ScoreTable) -> None:
         self._values: NDArray[np.uint8] | None = None
+        self._is_read = threading.Event()
+        self._until = time.monotonic() + _PATIENCE
         tracking = table.metadata.get("tracking")
         if table.path is None or not isinstance(tracking, dict):
+            self._is_read.set()
             return
         epochs = int(tracking.get("epochs") or 0)
         length = int(tracking.get("num_examples") or 0)
@@ -41,26 +46,38 @@ class Curves:
             threading.Thread(
                 target=self._read, args=arguments, name="hardsight-curves", daemon=True
             ).start()
+        else:
+            self._is_read.set()
 
     def of(self, index: int) -> list[float | None]:
         """Probability of the label after every epoch; empty if it is not known (yet)."""
+        # the page asks for an example once, so the first ones must not come a moment too early
+        self._is_read.wait(max(0.0, self._until - time.monotonic()))
         values = self._values
         if values is None or not 0 <= index < values.shape[1]:
             return []
         return [None if v == _UNSEEN else round(v / 254, 3) for v in values[:, index].tolist()]
 
     def _read(self, folder: Path, epochs: int, length: int) -> None:
-        values = np.full((epochs, length), _UNSEEN, np.uint8)
-        for number in range(epochs):
-            for place in (folder / HISTORIES, folder / TRACKED / HELD_OUT):
-                file = place / f"epoch-{number + 1:05d}.parquet"
-                try:
-                    rows = read_parquet(file, _COLUMNS) if file.exists() else None
-                except (OSError, pa.ArrowException):
-                    return  # damaged: there are no curves
-                if rows is None or rows.num_rows != length:
-                    continue
-                confidence = rows["confidence"].to_numpy()
-                seen = (rows["label"].to_numpy() >= 0) & np.isfinite(confidence)
-                values[number, seen] = np.rint(254 * np.clip(confidence[seen], 0, 1))
-        self._values = values
+        try:
+            self._values = _values_in(folder, epochs, length)
+        finally:
+            self._is_read.set()
+
+
+def _values_in(folder: Path, epochs: int, length: int) -> NDArray[np.uint8] | None:
+    """A row per epoch; ``None`` if a file is damaged."""
+    values = np.full((epochs, length), _UNSEEN, np.uint8)
+    for number in range(epochs):
+        for place in (folder / HISTORIES, folder / TRACKED / HELD_OUT):
+            file = place / f"epoch-{number + 1:05d}.parquet"
+            try:
+                rows = read_parquet(file, _COLUMNS) if file.exists() else None
+            except (OSError, pa.ArrowException):
+                return None
+            if rows is None or rows.num_rows != length:
+                continue
+            confidence = rows["confidence"].to_numpy()
+            seen = (rows["label"].to_numpy() >= 0) & np.isfinite(confidence)
+            values[number, seen] = np.rint(254 * np.clip(confidence[seen], 0, 1))
+    return values

@@ -124,6 +124,7 @@ class Session:
             "title": self.title,
             "rows": len(rows),
             "classes": self.classes,
+            "has_labels": bool((rows.label >= 0).any()),
             "digits": self._digits,
             "evidence": rows.suspects.evidence,
             "by": rows.suspects.by,
@@ -470,6 +471,11 @@ class Session:
         action, new = asked.get("action"), asked.get("new")
         if action not in ACTIONS:
             raise OptionError(f"expected one of {', '.join(ACTIONS)}, got {str(action)[:40]!r}")
+        without = int((self.rows.label[rows] < 0).sum())
+        if action == KEEP and without:
+            raise OptionError(
+                f"{without:,} of {len(rows):,} examples have no label to keep; choose a class"
+            )
         if action != RELABEL:
             return str(action), np.full(len(rows), -1, np.int32)
         if new is None:

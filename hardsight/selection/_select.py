@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RULES = ("coverage", "hardest", "easiest", "moderate", "random")
 _STRATA = 50  # as many as in the paper
+_USUAL = ("el2n", "early_el2n")  # of one pass, and of the first epochs of a tracked run
 
 
 @checked_options
@@ -27,7 +28,7 @@ def select(
     table: ScoreTable | str | os.PathLike[str],
     *,
     keep: int | float,
-    by: str = "el2n",
+    by: str | None = None,
     how: str = "coverage",
     balanced: bool = False,
     drop_hardest: float | None = None,
@@ -51,8 +52,8 @@ def select(
         table: of a run, or the folder of the run.
         keep: share in (0, 1], such as 0.5, or a whole number of rows, such as 5000. 1 could be
             either and is refused: write 1.0 for all rows.
-        by: the score or summary to judge rows by, such as ``el2n``, ``avh`` or ``aum``; ``random``
-            does not look at it.
+        by: the score or summary to judge rows by, such as ``avh`` or ``aum``; by default ``el2n``,
+            and ``early_el2n`` of a tracked training run; ``random`` does not look at it.
         how: the rule: ``coverage``, ``hardest``, ``easiest``, ``moderate`` or ``random``.
         balanced: the same number of rows of every class, as far as it has them; the rule is then
             applied within each class.
@@ -95,6 +96,8 @@ def select(
         if share is not None and not 0 <= share < 1:
             raise OptionError(f"expected {name} to be a share in [0, 1), got {share}")
     count = rows_to_keep(keep, len(table))
+    if by is None:
+        by = next((name for name in _USUAL if name in table.scores), _USUAL[0])
     hardness = _hardness(table, by, how)
     left = _not_suspect(table, drop_suspects) & ~np.isnan(hardness)
     if drop_duplicates:

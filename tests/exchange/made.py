@@ -170,10 +170,44 @@ def idx_file(place):
     return root / "t10k-images-idx3-ubyte", {}
 
 
+TEXTS = [f'text {n}, with "quotes",\nof two lines' for n in range(12)]
+
+
+def texts(place):
+    frame = pd.DataFrame({"note": range(12), "text": TEXTS, "label": np.array(CLASSES)[LABELS]})
+    frame.to_csv(place / "texts.csv", index=False)
+    return place / "texts.csv", {}
+
+
+def texts_of_other_columns(place):
+    stars = [str(label + 1) for label in LABELS]  # counted from 1, as stars are
+    frame = pd.DataFrame({"stars": stars, "review": TEXTS, "label": ["x"] * 12})
+    frame.to_csv(place / "texts.tsv", index=False, sep="\t")
+    names = {"text_column": "review", "label_column": "stars", "classes": ["1", "2", "3"]}
+    return place / "texts.tsv", names
+
+
+def lines_of_a_split(place):
+    rows = [{"text": text, "label": CLASSES[label], "split": "train", "more": {"n": [1]}}
+            for text, label in zip(TEXTS, LABELS, strict=True)]  # fmt: skip
+    rows = [row for pair in zip(rows, [{"text": "ß", "label": "ant", "split": "test"}] * 12,
+                                strict=True) for row in pair]  # fmt: skip
+    text = "\n\n".join(json.dumps(row) for row in rows)
+    (place / "texts.jsonl").write_text(text, encoding="utf-8")
+    return place / "texts.jsonl", {"split": "train"}
+
+
+def parquet_texts(place):
+    rows = pa.table({"text": TEXTS, "label": [CLASSES[label] for label in LABELS]})
+    pq.write_table(rows, place / "texts.parquet", row_group_size=5)
+    return place / "texts.parquet", {}
+
+
 FORMS = (
     folder, split_folder, named_list, numbered_list_of_a_split, parquet, parquet_folder,
     parquet_of_paths, parquet_embeddings, npz, packed_npz_of_names, one_hot_npz, npz_embeddings,
-    safetensors, npy_with_labels, labels_in_safetensors, idx_folder, idx_file,
+    safetensors, npy_with_labels, labels_in_safetensors, idx_folder, idx_file, texts,
+    texts_of_other_columns, lines_of_a_split, parquet_texts,
 )  # fmt: skip
 APART = (npy_with_labels, labels_in_safetensors)  # labels in a file of their own
 
@@ -226,7 +260,10 @@ def contents(source):
     """What identifies every example, whatever it is called: its pixels or its vector."""
     if hasattr(source, "chunk"):
         return [row.tobytes() for row in source.chunk(0, len(source))]
-    return [np.asarray(source[at].content).tobytes() for at in range(len(source))]
+    contents = [source[at].content for at in range(len(source))]
+    if all(isinstance(content, str) for content in contents):
+        return [content.encode() for content in contents]
+    return [np.asarray(content).tobytes() for content in contents]
 
 
 def opened(data, options):

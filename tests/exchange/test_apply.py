@@ -404,3 +404,18 @@ def apply_until_killed(place):
 
     os.link = counting
     hs.apply_patch(place / "patch.csv", place / "photos", out=place / "fixed")
+
+
+def test_lines_of_json_whose_label_stays_are_the_same_to_the_byte(tmp_path):
+    data, options = made.lines_of_a_split(tmp_path)
+    source = made.opened(data, options)
+    patch = made.patch_for(source, {3: 2}, dropped=[5])
+    hs.apply_patch(patch, data, out=tmp_path / "fixed.jsonl", **options)
+    before, after = (file.read_bytes().split(b"\n") for file in (data, tmp_path / "fixed.jsonl"))
+    own = [line for line in before if line.strip()]
+    gone, changed = own[2 * 5], own[2 * 3]  # every second row is of another split
+    kept = [line for line in before if line.strip() and line not in (gone, changed)]
+    rest = [line for line in after if line.strip()]
+    assert [line for line in rest if line in kept] == kept
+    (new,) = [json.loads(line) for line in rest if line not in kept]
+    assert new == {**json.loads(changed), "label": "cat"}

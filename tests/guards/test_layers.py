@@ -48,7 +48,7 @@ ROOMS = {
         0: {"copies", "tools"},
         1: {"_decided", "_apply", "_export"},
     },
-    "experiments": {0: {"lab"}, 1: {"amc", "avh", "el", "labels"}},
+    "experiments": {0: {"lab"}, 1: {"acting", "amc", "avh", "el", "labels"}},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 LAYER_OF |= {

@@ -107,3 +107,17 @@ def test_other_tables_have_no_sentences(tmp_path):
 def test_a_table_of_one_short_sentence_has_a_page(tmp_path, count):
     html = page_of(tmp_path, tokens([[" dog"]] * count, [0.5] * count))
     assert 'id="sentences"' in html
+
+
+def test_what_was_cut_passed_over_or_not_known_is_said(tmp_path):
+    table = tokens([[" dog", " cat", "."]] * 4, [0.3, 0.2, 0.1] * 4)
+    table.metadata["data"] = {"spec": "x.txt", "sentences": 4}
+    table.metadata["counts"] = {
+        "truncated": 2, "unknown": 3, "passed_over": {"empty sentences": 5},
+    }  # fmt: skip
+    html = page_of(tmp_path, table)
+    assert "2 of 4 sentences are longer than the model takes, and were cut" in html
+    assert "3 of 12 tokens are not in the vocabulary" in html
+    assert "Passed over: 5 empty sentences." in html
+    assert "<dt>Tokens</dt>" in html
+    assert "of 4 sentences" in html

@@ -347,6 +347,26 @@ def test_names_from_data_never_become_code(chromium, tmp_path):
     review.close()
 
 
+def test_an_example_without_a_label_has_nothing_to_keep(chromium, tmp_path):
+    columns = made.rows_of(20)
+    columns["label"] = np.full(20, -1)
+    review = served(made.save(tmp_path / "run", columns))
+    resize(chromium, 1280, 900)
+    visit(chromium, review.url)
+    first = shown(chromium)
+    assert "keep" not in text(chromium, "#main")
+    press(chromium, "k")
+    notice(chromium, "has no label to keep: choose a class")
+    assert act(chromium, "1") != first
+    press(chromium, "g")
+    until(chromium, lambda d: "cannot tell" in text(d, "#main"))
+    assert "keep labels" not in text(chromium, "#main")
+    assert review.decisions()["verdict"].tolist() == ["relabel"]
+    assert console(chromium) == []
+    chromium.get("about:blank")
+    review.close()
+
+
 def test_without_a_token_the_page_asks_for_it(chromium, run):
     review = served(run)
     chromium.get("about:blank")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -62,7 +63,9 @@ def test_the_demo_ends_with_the_review_of_its_planted_errors(demo, tmp_path):
     run = text.partition("hardsight review ")[2].split()[0]
     assert run == str(folder / "train")
     app = App(shutil.copytree(run, tmp_path / "train"), data=folder / "train.npz")
-    items = app.queue(count=10)["items"]
+    until = time.monotonic() + 30  # curves are read in the background
+    while not (items := app.queue(count=10)["items"])[0]["curve"] and time.monotonic() < until:
+        time.sleep(0.1)
     app.close()
     printed = hs.read_table(folder / "train").suspects(10)["index"].tolist()  # "yes" for nine
     assert [item["index"] for item in items] == printed

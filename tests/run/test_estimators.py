@@ -106,6 +106,26 @@ def test_scores_of_a_linear_classifier_match_their_equations(model, classes):
     np.testing.assert_array_equal(table.column("prediction"), model.predict(rows))
 
 
+@pytest.mark.filterwarnings("ignore:.*no head that can be read")
+@pytest.mark.parametrize(
+    "model", [LogisticRegression(), GaussianNB()], ids=lambda model: type(model).__name__
+)
+def test_chosen_rows_keep_their_numbers_and_scores(model, tmp_path):
+    rows, labels = made_up(3)
+    model.fit(rows, labels)
+    whole = hs.score(model, rows, labels=labels)
+    listed = hs.select(whole, keep=0.3, by="el2n")
+    hs.selection.write_rows(tmp_path / "rows.parquet", whole, listed)
+    for some in (listed, tmp_path / "rows.parquet"):
+        table = hs.score(model, rows, labels=labels, rows=some)
+        assert table.column("index").tolist() == listed.tolist()
+        np.testing.assert_array_equal(table.column("el2n"), whole.column("el2n")[listed])
+        assert table.metadata["data"]["fingerprint"] == whole.metadata["data"]["fingerprint"]
+        assert table.metadata["data"]["chosen"]["of"] == len(labels)
+    with pytest.raises(DataError, match="was selected from other data"):
+        hs.score(model, rows + 1, labels=labels, rows=tmp_path / "rows.parquet")
+
+
 def test_two_classes_have_the_probabilities_that_the_model_gives():
     rows, labels = made_up(2)
     model = LogisticRegression().fit(rows, labels)

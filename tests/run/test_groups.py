@@ -1,6 +1,7 @@
 """Groups from what a user names to the table, the report and the card."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
@@ -9,7 +10,13 @@ from PIL import Image
 import hardsight as hs
 from hardsight.cli import main
 from hardsight.data import group_columns
-from hardsight.errors import DataError, MissingDataError, OptionError, RunMismatchError
+from hardsight.errors import (
+    DataError,
+    HardsightWarning,
+    MissingDataError,
+    OptionError,
+    RunMismatchError,
+)
 
 QUIET = {"device": "cpu", "workers": 0, "show_progress": False, "mean": (0.0,), "std": (1.0,)}
 CLASSES = ("blue", "green", "red")
@@ -95,13 +102,31 @@ def test_groups_follow_chosen_rows_and_a_joined_table(places, tmp_path):
     joined = tmp_path / "facts.csv"
     joined.write_text("id,camera\nsketch/red/03.png,old\nphoto/blue/02.png,new\n")
     rows = [2, 4, 303]
-    table = hs.score(net(places), places / "list.csv", rows=rows, group=f"{joined}:camera", **QUIET)
+    with pytest.warns(HardsightWarning, match=r"1 of 3 examples of .* are not in .*facts\.csv"):
+        table = hs.score(
+            net(places), places / "list.csv", rows=rows, group=f"{joined}:camera", **QUIET
+        )
     assert table.column("index").tolist() == rows
     assert table.column("camera").tolist() == ["new", None, "old"]
     by_index = tmp_path / "numbers.csv"
     by_index.write_text("index,camera\n303,old\n2,new\n")
     source = hs.data.open_source(places / "list.csv", rows=rows)
-    assert group_columns(source, f"{by_index}:camera")["camera"].tolist() == ["new", None, "old"]
+    with pytest.warns(HardsightWarning, match="such as index '4': they are in no group"):
+        found = group_columns(source, f"{by_index}:camera")
+    assert found["camera"].tolist() == ["new", None, "old"]
+
+
+def test_names_that_look_like_numbers_are_joined_as_names(tmp_path):
+    texts = pd.DataFrame(
+        {"id": ["7", "007", "x"], "text": ["a b", "c d", "e f"], "label": [0, 1, 1]}
+    )
+    source = hs.data.open_source(texts)
+    (tmp_path / "sites.csv").write_text("id,site\n007,A\n7,B\nx,C\n")
+    found = group_columns(source, f"{tmp_path / 'sites.csv'}:site")
+    assert found["site"].tolist() == ["B", "A", "C"]
+    (tmp_path / "sites.csv").write_text("id,site,site\n007,A,B\n7,B,A\nx,C,C\n")
+    with pytest.raises(DataError, match=r"column 'site' is there twice in .*sites\.csv"):
+        group_columns(source, f"{tmp_path / 'sites.csv'}:site")
 
 
 def test_columns_of_parquet_and_of_hugging_face_datasets_are_groups(places, tmp_path):

@@ -28,6 +28,7 @@ from tests._texts import (
     LANGUAGE,
     byte_pairs,
     language_model,
+    marian_words,
     pair_words,
     reviews,
     saved,
@@ -135,6 +136,18 @@ def test_the_tokens_of_a_sentence_make_its_text(folders):
     for number, rows in table.groupby("sentence"):
         assert rows["given"].iloc[0] + "".join(rows["token"]) == TEXTS[number]
         assert rows["given"][1:].isna().all()
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_two_sentencepiece_models_as_marian_has_them(tmp_path):
+    words = marian_words(tmp_path, TEXTS, [text.upper() for text in OTHERS])
+    assert not words.is_fast  # so that nothing says which letters a token stands for
+    model = language_model("marian", len(words))
+    table = hs.score(model, TEXTS, target=[text.upper() for text in OTHERS], tokenizer=words)
+    rows = table.to_pandas()
+    for number, part in rows.groupby("sentence"):
+        assert "".join(part["token"][:-1]).strip() == OTHERS[number].upper()
+    assert (rows.groupby("sentence")["given"].first() == TEXTS).all()
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -169,15 +169,6 @@ def test_rows_are_chosen_in_one_place_and_not_of_a_stream(images):
         hs.data.open_source(stream, rows=[0])
 
 
-def test_rows_of_a_classifier_of_scikit_learn_are_chosen_by_the_user():
-    from sklearn.linear_model import LogisticRegression
-
-    features, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
-    model = LogisticRegression().fit(features, labels)
-    with pytest.raises(OptionError, match=r"choose them yourself: score\(model, X\[rows\]"):
-        hs.score(model, features, labels=labels, rows=[1, 2])
-
-
 def test_the_command_writes_a_list_that_score_takes(run, images, tmp_path):
     def command(*words):
         return CliRunner().invoke(main, ["select", str(run), *words])

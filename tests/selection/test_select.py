@@ -115,6 +115,19 @@ def test_rows_ascend_are_distinct_and_as_many_as_asked_for(hardness, how, balanc
     assert again.tolist() == rows.tolist()
 
 
+def test_by_default_a_tracked_run_is_judged_by_its_early_el2n():
+    hardness = np.arange(10.0)
+    rows = table_of(hardness).to_arrow()
+    rows = rows.rename_columns([name.replace("el2n", "early_el2n") for name in rows.column_names])
+    about = {"scores": {"early_el2n": {"higher_is_harder": True}}}
+    tracked = ScoreTable(with_metadata(rows, about))
+    assert positions(hs.select(tracked, keep=2, how="hardest")) == [8, 9]
+    with pytest.raises(TableError, match=r"unknown column 'el2n'\. Known: early_el2n"):
+        hs.select(tracked, keep=2, by="el2n")
+    with pytest.raises(TableError, match="unknown column 'el2n'"):
+        hs.select(ScoreTable(with_metadata(rows.drop(["early_el2n"]), {"scores": {}})), keep=2)
+
+
 def test_another_seed_draws_other_rows():
     table = table_of(np.random.default_rng(2).random(200))
     for how in ("random", "coverage"):

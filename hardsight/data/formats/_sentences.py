@@ -6,6 +6,7 @@ import copy
 import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,12 +103,16 @@ class SentenceSource(ExampleSource):
         """
         other = copy.copy(self)
         other.kind = kind
+        other.__dict__.pop("row_columns", None)  # of these tokens, not of others
         if isinstance(kind, TargetTokens) and not self.sentences:
             other._read_by(kind)
         return other
 
+    @cached_property
     def row_columns(self) -> dict[str, pa.Array]:
         """Sentence, position and text of every row, and with the first what it follows."""
+        if not self.sentences:
+            return {}
         counts = [len(one) for one in self.sentences]
         numbers = np.repeat([one.number for one in self.sentences], counts)
         positions = np.concatenate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,15 @@ from hardsight.data.formats._tables import (
     plain_name,
     rows_of_split,
 )
-from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, id_at
+from hardsight.data.source import (
+    Example,
+    ExampleSource,
+    Fingerprint,
+    LabelPlace,
+    class_indices,
+    existing,
+    id_at,
+)
 from hardsight.data.texts import Texts
 from hardsight.errors import BadExampleError, DataError, LabelError
 
@@ -151,10 +160,14 @@ def text_file(
     max_tokens: int | None,
 ) -> TextSource:
     """Texts of a CSV, TSV or JSONL file; see :func:`text_columns`."""
-    return text_columns(
-        table_columns(file, spec), spec=spec, text=text, label=label, classes=classes, split=split,
+    columns = table_columns(file, spec)
+    source = text_columns(
+        columns, spec=spec, text=text, label=label, classes=classes, split=split,
         max_tokens=max_tokens,
     )  # fmt: skip
+    form = "lines" if file.suffix.lower() in JSON_SUFFIXES else "list"
+    source.label_place = _place(form, (file,), file, columns, label, split, spec)
+    return source
 
 
 def table_columns(file: Path, spec: str) -> Mapping[str, list[Any]]:
@@ -170,7 +183,21 @@ def text_parquet(files: Sequence[Path], *, spec: str, **options: Any) -> TextSou
     label = options.get("label") or next((n for n in schema.names if plain_name(n) in LABELS), None)
     names = None if label is None else stored_class_names(schema, label)
     options["classes"] = options.get("classes") or names
-    return text_columns(columns, spec=spec, **options)
+    source = text_columns(columns, spec=spec, **options)
+    root = existing(spec) if os.path.exists(spec) else files[0].parent  # a pattern has no place
+    source.label_place = _place(
+        "parquet", tuple(files), root, columns, options.get("label"), options.get("split"), spec
+    )
+    return source
+
+
+def _place(
+    form: str, files: tuple[Path, ...], root: Path, columns: Mapping[str, Any],
+    label: str | None, split: str | None, spec: str,
+) -> LabelPlace:  # fmt: skip
+    """Where the labels of texts are."""
+    name = table_column(list(columns), label, LABELS, "label", spec)
+    return LabelPlace(form, files, root, name=name, rows=rows_of_split(columns, split, spec))
 
 
 def text_columns(

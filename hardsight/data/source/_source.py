@@ -243,8 +243,8 @@ class InputKind(ABC):
     in_processes: bool = True
 
     @abstractmethod
-    def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
-        """Inputs of a batch, and what was noticed of its examples, by name."""
+    def collated(self, contents: list[Any]) -> tuple[Any, Mapping[str, ArrayLike]]:
+        """Inputs of a batch, and what was noticed of its rows, by name, ``[R]`` each."""
 
     @abstractmethod
     def small(self, content: Any) -> bytes | str | None:
@@ -290,14 +290,14 @@ class Spread:
     """Rows of examples that have several each, example after example.
 
     Attributes:
-        index: number of each row among those of all examples.
+        index: number of each row among those of all examples, ``[R]``.
         ids: names of the rows.
-        labels: class index of each row.
+        labels: class index of each row, ``[R]``.
     """
 
-    index: list[int]
+    index: ArrayLike
     ids: list[str]
-    labels: list[int]
+    labels: ArrayLike
 
 
 @dataclass(frozen=True)
@@ -306,11 +306,11 @@ class Parts:
 
     Attributes:
         inputs: of each part.
-        order: for each row of the batch its place in all parts together.
+        order: for each row of the batch its place in all parts together, ``[R]``.
     """
 
     inputs: list[Any]
-    order: list[int]
+    order: list[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ class LabelPlace:
     """Where the labels of a source are stored, for whoever writes a corrected copy.
 
     Attributes:
-        form: ``"folder"``, ``"list"``, ``"parquet"``, ``"idx"`` or ``"arrays"``.
+        form: ``"folder"``, ``"list"``, ``"lines"``, ``"parquet"``, ``"idx"`` or ``"arrays"``.
         files: that hold the labels, in order; of class folders the folder.
         root: what the user named: a folder, or the file itself.
         name: of the column or array with the labels.
@@ -455,6 +455,7 @@ class ExampleSource(ABC):
         """How many rows a table of it has: one per example, unless its kind has several."""
         return len(self)
 
+    @property
     def row_columns(self) -> dict[str, Any]:
         """Columns that a table of it has beside those of every table, as arrays of pyarrow."""
         return {}

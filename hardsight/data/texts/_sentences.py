@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hardsight.data.source import InputKind, Parts, Spread
 from hardsight.data.texts._tokens import (
@@ -24,6 +26,7 @@ from hardsight.errors import ModelError
 from hardsight.preprocessing import PLACES
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
     from torch import Tensor, nn
 
 UNKNOWN = "unknown"
@@ -48,7 +51,6 @@ class Sentence:
             sentence.
         begins: the text before them.
         is_cut: whether it, or what the model reads, is longer than the model takes.
-        unknown: token of what is not in the vocabulary, if there is one.
         row: number of its first row among those of all sentences.
     """
 
@@ -59,7 +61,6 @@ class Sentence:
     texts: list[str]
     is_cut: bool
     begins: str = ""
-    unknown: int | None = None
     row: int = 0
 
     def __len__(self) -> int:
@@ -137,7 +138,6 @@ class TargetTokens(Sentences):
         """
         read = [None] * len(targets) if given is None else self._given(given)
         sentences = []
-        unknown = getattr(self._tokenizer, "unk_token_id", None)
         special = set(getattr(self._tokenizer, "all_special_ids", ()))
         for at, (tokens, texts) in enumerate(self._targets(targets)):
             known = len(tokens) if self.limit is None else min(len(tokens), self.limit)
@@ -154,12 +154,11 @@ class TargetTokens(Sentences):
                     texts[begin:known],
                     is_cut or known < len(tokens),
                     begins,
-                    unknown,
                 )
             )
         return sentences
 
-    def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
+    def collated(self, contents: list[Any]) -> tuple[Any, Mapping[str, ArrayLike]]:
         """Inputs of some sentences with the places of their rows, and what was noticed of rows."""
         sizes = [(len(one.given or ()), len(one.tokens)) for one in contents]
         order = sorted(range(len(contents)), key=lambda at: (*(-n for n in sizes[at]), at))
@@ -171,18 +170,19 @@ class TargetTokens(Sentences):
         starts, row = {}, 0
         for at in order:  # where the rows of each sentence begin, among all parts together
             starts[at], row = row, row + self._rows(contents[at])
-        places = [
-            starts[at] + step for at, one in enumerate(contents) for step in range(self._rows(one))
-        ]
-        return Parts(inputs, places), noticed
+        firsts = np.array([starts[at] for at in range(len(contents))])
+        return Parts(inputs, _ranges(firsts, self._counts(contents))), noticed
 
     def spread(self, contents: list[Any]) -> Spread:
         """A row for each token that is predicted."""
-        rows = [(one, step) for one in contents for step in range(self._rows(one))]
+        counts = self._counts(contents)
+        numbers = np.repeat([one.number for one in contents], counts)
+        positions = _ranges(np.array([one.first for one in contents]), counts)
+        parts = [pa.array(part).cast(pa.string()) for part in (numbers, positions)]
         return Spread(
-            index=[one.row + step for one, step in rows],
-            ids=[f"{one.number}:{one.first + step}" for one, step in rows],
-            labels=[one.tokens[one.first + step] for one, step in rows],
+            index=_ranges(np.array([one.row for one in contents]), counts),
+            ids=pc.binary_join_element_wise(*parts, ":").to_pylist(),
+            labels=np.concatenate([self._targets_of(one) for one in contents]),
         )
 
     def at_once(self, batch_size: int) -> TargetTokens:
@@ -194,14 +194,22 @@ class TargetTokens(Sentences):
     def _rows(self, sentence: Sentence) -> int:
         return len(sentence) if self._most is None else min(len(sentence), self._most)
 
-    def _noticed(self, sentences: list[Sentence]) -> dict[str, list[bool]]:
+    def _counts(self, sentences: list[Sentence]) -> NDArray[np.int64]:
+        return np.array([self._rows(one) for one in sentences], dtype=np.int64)
+
+    def _targets_of(self, sentence: Sentence) -> NDArray[np.int64]:
+        """Tokens that have a row."""
+        end = sentence.first + self._rows(sentence)
+        return np.array(sentence.tokens[sentence.first : end], dtype=np.int64)
+
+    def _noticed(self, sentences: list[Sentence]) -> dict[str, NDArray[np.bool_]]:
         """By row: the first of a sentence that was cut, and what is not in the vocabulary."""
-        cut, unknown = list[bool](), list[bool]()
-        for one in sentences:
-            count = self._rows(one)
-            cut += [one.is_cut and step == 0 for step in range(count)]
-            unknown += [token == one.unknown for token in one.targets[:count]]
-        return {TRUNCATED: cut, UNKNOWN: unknown}
+        counts = self._counts(sentences)
+        cut = np.repeat([one.is_cut for one in sentences], counts)
+        cut &= _ranges(np.zeros_like(counts), counts) == 0
+        labels = np.concatenate([self._targets_of(one) for one in sentences])
+        token = getattr(self._tokenizer, "unk_token_id", None)
+        return {TRUNCATED: cut, UNKNOWN: labels == (-1 if token is None else token)}
 
     def _inputs(self, sentences: list[Sentence]) -> dict[str, Tensor]:
         """What the model takes of sentences that go through it together."""
@@ -211,18 +219,15 @@ class TargetTokens(Sentences):
         width = max(map(len, tokens))
         # a token is predicted from the place of the one before it; a decoder is shifted already
         step = 0 if self.reads_pairs else 1
-        places = [
-            row * width + one.first + at - step
-            for row, one in enumerate(sentences)
-            for at in range(self._rows(one))
-        ]
+        firsts = np.array([row * width + one.first - step for row, one in enumerate(sentences)])
+        places = _ranges(firsts, self._counts(sentences))
         read = [one.given or [] for one in sentences] if self.reads_pairs else tokens
         found = {IDS: _padded(read, self._padding)}
         if MASK in self.keys:
             found[MASK] = _padded([[1] * len(row) for row in read], 0)
         if self.reads_pairs:
             found[_DECODER] = self._shifted(_padded(tokens, _IGNORED))
-        return {**found, PLACES: torch.tensor(places)}
+        return {**found, PLACES: torch.from_numpy(places)}
 
     def _shifted(self, labels: Tensor) -> Tensor:
         model: Any = self._model
@@ -298,6 +303,18 @@ def _given_tokens(tokens: list[int], tokenizer: Any) -> int:
     while count < len(tokens) and tokens[count] in begins:
         count += 1
     return max(1, count)
+
+
+def _ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers from each of ``firsts`` on, ``counts`` of them, one range after the other.
+
+    Example:
+        >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+        [5, 6, 0, 1, 2]
+    """
+    before = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    found: NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(firsts - before, counts)
+    return found
 
 
 def _padded(rows: list[list[int]], fill: int) -> Tensor:

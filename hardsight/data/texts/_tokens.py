@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from hardsight.data.source import InputKind, Parts
 from hardsight.errors import BadExampleError, ModelError, OptionError
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from torch import Tensor, nn
 
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
@@ -44,7 +45,7 @@ class Texts(InputKind):
         if limit is not None and limit < 1:
             raise OptionError(f"expected max_tokens to be 1 or more, got {limit}")
 
-    def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
+    def collated(self, contents: list[Any]) -> tuple[Any, Mapping[str, ArrayLike]]:
         """Refused: nothing says what the tokens are."""
         raise ModelError(
             "texts need a tokenizer, and the model brings none; name a model with one, "

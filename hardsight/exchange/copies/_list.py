@@ -1,4 +1,4 @@
-"""A corrected copy of a CSV list of pictures."""
+"""A corrected copy of a CSV list of pictures, or of texts."""
 
 from __future__ import annotations
 
@@ -43,19 +43,14 @@ def write_list(source: ExampleSource, fixed: FixedLabels, target: Path, out: Pat
     lines = csv.reader(io.StringIO(text.removeprefix(_MARK), newline=""), delimiter=separator)
     header, *rows = [row for row in lines if any(cell.strip() for cell in row)]
     names = [cell.strip() for cell in header]
-    label, path = names.index(place.name), names.index(place.paths)
+    label = names.index(place.name)
     # rows of one split, if the list has several
     own = np.arange(len(rows)) if place.rows is None else place.rows
     raw = [rows[row][label].strip() for row in own.tolist()]
     values = stored_values(raw, source.labels, fixed, where=f"column {place.name!r} of {file.name}")
     for at in fixed.changed.tolist():
         rows[int(own[at])][label] = values[int(fixed.labels[at])]
-    rebased = 0
-    for row in rows:
-        there = rebased_path(row[path].strip(), file, out)
-        rebased += there != row[path].strip()
-        # a path that stays keeps its spaces
-        row[path] = there if there != row[path].strip() else row[path]
+    rebased = _rebase(rows, names.index(place.paths), file, out) if place.paths else 0
     gone = set(own[~fixed.kept].tolist())
     sink = io.StringIO(newline="")
     ending = "\r\n" if first.endswith("\r") else "\n"
@@ -67,6 +62,17 @@ def write_list(source: ExampleSource, fixed: FixedLabels, target: Path, out: Pat
     writer.writerows([header, *(row for at, row in enumerate(rows) if at not in gone)])
     write_bytes(target, (begin + sink.getvalue()).encode("utf-8"))
     return [said_of_paths(rebased)] if rebased else []
+
+
+def _rebase(rows: list[list[str]], path: int, file: Path, out: Path) -> int:
+    """Let the paths of rows start from the copy; how many became others."""
+    count = 0
+    for row in rows:
+        there = rebased_path(row[path].strip(), file, out)
+        count += there != row[path].strip()
+        # a path that stays keeps its spaces
+        row[path] = there if there != row[path].strip() else row[path]
+    return count
 
 
 def rebased_path(path: str, file: Path, out: Path) -> str:

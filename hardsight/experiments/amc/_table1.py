@@ -111,7 +111,7 @@ def amc_table1(lab: Lab, setting: Setting) -> Result:
     """Trains a network with cross-entropy alone and with each contrastive loss.
 
     It is {network}; the paper's has 13 layers, amc13 here, and its published code half their
-    width. Beside cross-entropy stands the Euclidean or the angular loss at the weights {weights};
+    width. The Euclidean or the angular loss is added to cross-entropy at the weights {weights};
     the paper's text has 0.1, the published code 10. Adam and the Gaussian ramps are the paper's,
     scaled from its 300 epochs to {epochs} on colour images and {grey_epochs} on grey ones, on
     {limit} training images, in batches of {batch_size} (the paper: 128). A tenth of the training

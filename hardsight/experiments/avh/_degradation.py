@@ -39,9 +39,9 @@ def avh_degradation(lab: Lab, setting: models.ModelSetting) -> Result:
     """Scores the same pictures at the paper's levels of uniform noise and of contrast.
 
     The networks are those of avh-human ({networks}; {epochs} epochs) after their last epoch, the
-    pictures {degraded} test pictures of {dataset}. Each picture is its own control: beside the
-    pooled Spearman coefficient of level and score stands the one within a picture, averaged over
-    pictures. None of these pictures, clean or degraded, was trained on, and nothing is selected.
+    pictures {degraded} test pictures of {dataset}. Each picture is its own control: the Spearman
+    coefficient of level and score within a picture, averaged over pictures, stands beside the
+    pooled one. None of these pictures, clean or degraded, was trained on, and nothing is selected.
     """
     subjects = models.Subjects(lab, setting)
     studies: dict[str, dict[str, list[DegradationStudy]]] = {

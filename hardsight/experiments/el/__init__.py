@@ -6,6 +6,7 @@ from hardsight.experiments.el._fig5 import el_fig5 as el_fig5
 from hardsight.experiments.el._fig6 import el_fig6 as el_fig6
 from hardsight.experiments.el._fig7 import el_fig7 as el_fig7
 from hardsight.experiments.el._fig7 import el_fig7_small as el_fig7_small
+from hardsight.experiments.el._gradients import el_gradients as el_gradients
 from hardsight.experiments.el._graph import compared_losses as compared_losses
 from hardsight.experiments.el._graph import el_graph as el_graph
 from hardsight.experiments.el._graph import made_up as made_up

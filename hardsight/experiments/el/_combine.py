@@ -132,7 +132,7 @@ def el_combine(lab: Lab, setting: Setting) -> Result:
     They are focal loss with gamma {gamma}, label smoothing of {smoothing}, large-margin softmax
     with m = {margin} ({blended}; with too little of it runs end at guessing) and adversarial
     training by FGSM of {epsilon} on half of each batch, all with the recipe of el-table1:
-    {recipes}, on {limit} training images; kept is {selection}. The bonus
+    {recipes}, on {limit} training images; the model kept is that of {selection}. The bonus
     adds to focal loss as a second term, to label smoothing under the smoothed targets, to large
     margins on the harder logits. Measured on test images: accuracy, calibration error (15 equal
     bins, not rescaled), and accuracy under PGD on the margin (radius {attack}) on {images} of them,

@@ -106,10 +106,10 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
     """The energy E(y|x) = -z_y of each class, averaged over the test examples of one class.
 
     The models are those of el-table1 (the paper: LE = 1, ResNet-50). Sharpness is the mean energy
-    of the other classes minus that of the own one, over all test examples: in logits, and divided
-    by the standard deviation of all energies, which tells a sharper surface from larger logits.
-    Then the body of each model is frozen and a new head is trained on it with cross-entropy for
-    {head_epochs} epochs: what the features are worth without the loss's own head.
+    of the other classes minus that of the labelled one, over all test examples: in logits, and
+    divided by the standard deviation of all energies, which tells a sharper surface from larger
+    logits. Then the body of each model is frozen and a new head is trained on it with cross-entropy
+    for {head_epochs} epochs: what the features are worth without the loss's own head.
     """
     task = Task.named(setting.task)
     _, test = task.data(lab, setting)

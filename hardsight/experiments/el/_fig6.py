@@ -89,7 +89,7 @@ def _questions(title: str, grid: Grid, weak: str) -> list[Question]:
     asks=_asks,
 )
 def el_fig6(lab: Lab, setting: Setting) -> Result:
-    """Margins, the own logit minus the largest other one, on test examples.
+    """Margins, the logit of the label minus the largest other one, on test examples.
 
     The models are those of el-table1 (the paper: LE = 1, ResNet-50 on CIFAR-10). A margin in
     logits grows when all logits do, and that alone moves no example across the boundary; so each

@@ -54,7 +54,8 @@ class Setting(recipes.Recipe):
         check_at: radius in L∞ of the checks for hidden gradients.
         kinds: of attack, at all radii.
         published: radii of the attack in the published code on all test images: one step along the
-            gradient of minus the own logit, in units of the normalised input, without a clamp.
+            gradient of minus the logit of the label, in units of the normalised input, without a
+            clamp.
         ensemble_steps: of APGD on cross-entropy and on DLR, before Square with 50 queries for each
             of them, as one more check; 0 for none.
     """
@@ -90,8 +91,9 @@ class Setting(recipes.Recipe):
             return ""
         return (
             " The attack of the published code is done as well, on all test images: one step along "
-            "the gradient of minus the own logit, its radius in units of the normalised input and "
-            "without a clamp, so that pixels leave their valid range; and the same with a clamp."
+            "the gradient of minus the logit of the label, its radius in units of the normalised "
+            "input and without a clamp, so that pixels leave their valid range; and the same with "
+            "a clamp."
         )
 
 
@@ -195,11 +197,11 @@ _SMALL: dict[str, Any] = {
 def el_fig7_small(lab: Lab, setting: Setting) -> Result:
     """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
-    Data and network: {networks}, trained {recipes}, without normalising the pixels; kept is the
-    last epoch. {images} test images are attacked with {steps} steps, each 2.5 times the radius over
-    the number of steps (the published ones have a fixed length, which in L2 cannot reach the larger
-    radii). The published code does not shuffle and keeps one of ten models; here every seed counts.
-    The checks for hidden gradients are those of el-fig7.
+    Data and network: {networks}, trained {recipes}, without normalising the pixels; the model kept
+    is that of the last epoch. {images} test images are attacked with {steps} steps, each 2.5 times
+    the radius over the number of steps (the published ones have a fixed length, which in L2 cannot
+    reach the larger radii). The published code does not shuffle and keeps one of ten models; here
+    every seed counts. The checks for hidden gradients are those of el-fig7.
     """
     return _attacked(lab, setting)
 

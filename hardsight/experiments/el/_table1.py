@@ -99,10 +99,10 @@ def el_table1(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy, and Encouraging Loss with its log ending at LE = {log_ends}.
 
     Data and networks: {networks}. Each network is trained with each loss under the same recipe,
-    made for cross-entropy: {recipes}, on {limit} training images. Kept is {selection}.{choice} The
-    paper reports the best test accuracy of a run, with the CNN that is ours by the name el_mnist
-    on MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10. Its normal bonus, LE = 1, is trained as
-    it says, with 1 - p clamped at 1e-5; also unclamped: {exact_tasks}.
+    made for cross-entropy: {recipes}, on {limit} training images. The model kept is that of
+    {selection}.{choice} The paper reports the best test accuracy of a run, with the CNN that is
+    called el_mnist here on MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10. Its normal bonus,
+    LE = 1, is trained as it says, with 1 - p clamped at 1e-5; also unclamped: {exact_tasks}.
     """
     rows = []
     for name in setting.tasks:

@@ -104,11 +104,11 @@ def _gain(printed: str) -> float:
 def el_table5(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy and squared error, each without and with the bonus that mirrors it.
 
-    Data and networks: {networks}. The recipe is that of el-table1: {recipes}; kept is {selection}.
-    The two cross-entropies are models of el-table1, the bonus the normal one, LE = 1. The paper
-    does not say how squared errors are averaged; of the factors {factors}, 1 is the mean over
-    classes, as in the published code, and 10 their sum if there are ten. If there are several
-    factors, the better one on the held-out images is kept for each loss.
+    Data and networks: {networks}. The recipe is that of el-table1: {recipes}; the model kept is
+    that of {selection}. The two cross-entropies are models of el-table1, the bonus the normal one,
+    LE = 1. The paper does not say how squared errors are averaged; of the factors {factors}, 1 is
+    the mean over classes, as in the published code, and 10 their sum if there are ten. If there are
+    several factors, the better one on the held-out images is kept for each loss.
     """
     data = {}
     for name in setting.tasks:

@@ -66,7 +66,7 @@ def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) ->
     """The summary of one table."""
     facts = [
         _accuracy(view),
-        Fact("Examples", count(len(view.table)), _examples_detail(view)),
+        Fact(_rows_name(view), count(len(view.table)), _examples_detail(view)),
         Fact("Classes", count(view.num_classes), _classes_detail(view, classes)),
         *_hardest_class(view, classes),
         *_suspect(view),
@@ -87,12 +87,22 @@ def _accuracy(view: View) -> Fact:
     return Fact("Accuracy", percent(right / (right + wrong)), interval)
 
 
+def _sentences(view: View) -> int:
+    """How many sentences the rows are tokens of; 0 for any other table."""
+    return int((view.metadata.get("data") or {}).get("sentences") or 0)
+
+
+def _rows_name(view: View) -> str:
+    return "Tokens" if _sentences(view) else "Examples"
+
+
 def _examples_detail(view: View) -> str:
     unjudged = len(view.table) - int(view.right.sum()) - int(view.wrong.sum())
     judged = f"{count(view.right.sum())} right, {count(view.wrong.sum())} wrong"
     judged += f", {count(unjudged)} not judged" if unjudged else ""
     held_out = int(view.held_out.sum())
-    return f"{judged}; {count(held_out)} held out" if held_out else judged
+    judged += f"; {count(held_out)} held out" if held_out else ""
+    return f"{judged}; of {plural(_sentences(view), 'sentence')}" if _sentences(view) else judged
 
 
 def _classes_detail(view: View, classes: list[ClassRow]) -> str:
@@ -160,8 +170,31 @@ def _notes(view: View) -> list[Note]:
     depends = (view.metadata.get("model") or {}).get("rows_depend_on")
     if depends in _DEPENDS:
         notes.append(Note(_DEPENDS[depends], warning=True))
+    notes += [Note(text, warning=True) for text in _said_of_texts(view)]
     unknown = int((view.outcome < 0).sum())
     if unknown > 0:
         text = f"{plural(unknown, 'example')} without a label or a finite prediction"
         notes.append(Note(f"{text} count neither as right nor as wrong."))
     return notes
+
+
+def _said_of_texts(view: View) -> list[str]:
+    """What was cut, left out or not known of texts, in words."""
+    counts = view.metadata.get("counts") or {}
+    cut, unknown = int(counts.get("truncated") or 0), int(counts.get("unknown") or 0)
+    whole = _sentences(view) or len(view.table)
+    said = []
+    if cut:
+        said.append(
+            f"{count(cut)} of {plural(whole, 'sentence' if _sentences(view) else 'text')} are "
+            "longer than the model takes, and were cut: what was cut off plays no part."
+        )
+    if unknown:
+        said.append(
+            f"{count(unknown)} of {plural(len(view.table), 'token')} are not in the vocabulary: "
+            "their numbers are those of the unknown token, not of a word."
+        )
+    if _sentences(view) and counts.get("passed_over"):
+        parts = (f"{count(n)} {what}" for what, n in counts["passed_over"].items())
+        said.append(f"Passed over: {', '.join(parts)}.")
+    return said

@@ -271,7 +271,7 @@ export class Grid {
     put(this.bar,
       h("button", { type: "button", "aria-pressed": this.isAll ? "true" : "false", disabled: !this.total, onclick: () => this.markAll() }, h("kbd", {}, "A"), `all ${count(this.total)}`),
       button("Enter", "accept suggestions", () => this.decide("relabel")),
-      button("K", "keep labels", () => this.decide("keep")),
+      shared.about.has_labels ? button("K", "keep labels", () => this.decide("keep")) : null,
       button("/", "one class", () => this.choose()),
       button("C", "cannot tell", () => this.decide("cannot tell")),
       button("S", "skip", () => this.decide("skip")),
@@ -424,7 +424,7 @@ export class Grid {
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
     if (isControl(event.target) && (event.key === "Enter" || event.key === " ")) return false;
     const act = {
-      " ": () => this.toggle(this.cursor), a: () => this.markAll(), Enter: () => this.decide("relabel"), k: () => this.decide("keep"),
+      " ": () => this.toggle(this.cursor), a: () => this.markAll(), Enter: () => this.decide("relabel"), k: () => (shared.about.has_labels ? this.decide("keep") : notice("These examples have no labels to keep: choose a class with /.", "note")),
       "/": () => this.choose(), c: () => this.decide("cannot tell"), s: () => this.decide("skip"), u: () => this.undo(),
       o: () => { const row = this.row(this.cursor); if (row) go("queue", { ...this.values, only: this.values.only ?? "all", index: row.index }); },
       Escape: () => { this.unmark(); this.draw(); },

@@ -229,6 +229,7 @@ export class Queue {
   }
 
   words(item) {
+    if (item.action === "relabel" && item.label < 0) return shared.name(item.new);
     if (item.action === "relabel") return `${shared.name(item.new)} instead of ${shared.name(item.label)}`;
     if (item.action === "keep") return `${shared.name(item.label)} is right`;
     return WORDS[item.action] ?? "";
@@ -246,7 +247,7 @@ export class Queue {
     const button = (key, text, act, kind) => h("button", { type: "button", class: kind, onclick: act, "aria-keyshortcuts": key }, h("kbd", {}, key), h("bdi", {}, text));
     put(this.bar,
       item.suggestion >= 0 ? button("Enter", shared.name(item.suggestion), () => this.accept(), "main") : null,
-      button("K", `keep ${shared.name(item.label)}`, () => this.decide("keep"), "main"),
+      item.label >= 0 ? button("K", `keep ${shared.name(item.label)}`, () => this.keepLabel(), "main") : null,
       button("/", "another class", () => this.choose()),
       button("C", "cannot tell", () => this.decide("cannot tell")),
       button("S", "skip", () => this.decide("skip")),
@@ -343,8 +344,14 @@ export class Queue {
   accept() {
     const item = this.current;
     if (!item) return;
-    if (item.suggestion < 0) notice("There is no suggestion for this example: keep its label, or choose a class with /.", "note");
-    else this.decide("relabel", item.suggestion);
+    if (item.suggestion >= 0) this.decide("relabel", item.suggestion);
+    else notice(`There is no suggestion for this example: ${item.label < 0 ? "" : "keep its label, or "}choose a class with /.`, "note");
+  }
+
+  keepLabel() {
+    const item = this.current;
+    if (item && item.label < 0) notice("This example has no label to keep: choose a class with its digit, or with /.", "note");
+    else this.decide("keep");
   }
 
   choose() {
@@ -446,7 +453,7 @@ export class Queue {
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
     if (isControl(event.target) && (event.key === "Enter" || event.key === " ")) return false;
     const act = {
-      Enter: () => this.accept(), k: () => this.decide("keep"), "/": () => this.choose(),
+      Enter: () => this.accept(), k: () => this.keepLabel(), "/": () => this.choose(),
       c: () => this.decide("cannot tell"), s: () => this.decide("skip"), u: () => this.undo(),
       z: () => this.zoom(), m: () => this.toggleMaps(), ArrowLeft: () => this.back(), ArrowRight: () => (this.at < this.trail.length - 1 && !this.isBusy ? this.next() : null),
       Escape: () => this.picture.classList.remove("zoomed"),

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hardsight._checks import checked_options, versions
+from hardsight._checks import checked_options, versions, warn
 from hardsight.data import EmbeddingSource, ExampleSource, open_source, unlabelled_source
 from hardsight.data.pixels import PixelOptions
 from hardsight.errors import DataError, OptionError, RunExistsError
@@ -159,6 +159,7 @@ def queue(
             device=place, batch_size=batch_size or (256 if place.type == "cuda" else 64),
             workers=chosen_workers(workers, length=len(source)), show=show_progress,
         )  # fmt: skip
+        seen.warn_of_left_out(source)
         chosen = ranked(
             seen.columns, seen.predictions, budget=budget, by=by, balanced=balanced,
             embeddings=seen.embeddings(), seed=seed,
@@ -217,7 +218,8 @@ class _Seen:
         head = ready.traits.head
         assert head is not None
         self._head, self._file, self.errors = head, file, 0
-        parts: list[dict[str, Tensor]] = []
+        kept: dict[str, NDArray[Any]] = {}
+        count = 0
         sink = None if file is None else file.open("wb")
         pool = source.without_labels()
         with (
@@ -232,20 +234,27 @@ class _Seen:
                 self.errors += len(passed.batch.errors)
                 if len(passed.batch.index):
                     assert passed.embeddings is not None
-                    parts.append({
+                    measured = {
                         "position": passed.batch.index,
                         **_measured(passed.logits.float(), passed.embeddings.float(), head),
-                    })  # fmt: skip
+                    }
+                    # one array for the whole pool: parts, put together, would be there twice
+                    kept = kept or {
+                        name: _space(len(source), part) for name, part in measured.items()
+                    }
+                    for name, part in measured.items():
+                        kept[name][count : count + len(part)] = part.numpy()
+                    count += len(passed.batch.index)
                     if sink is not None:
                         sink.write(passed.embeddings.float().cpu().numpy().tobytes())
         if sink is not None:
             sink.close()
-        if not parts:
+        if not count:
             raise DataError(f"none of the examples of {source.spec} could be read")
-        whole = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
+        whole = {name: values[:count] for name, values in kept.items()}
         self.positions: NDArray[np.int64] = whole.pop("position")
         self.predictions: NDArray[np.int64] = whole.pop("prediction")
-        self.columns = {name: values.astype(np.float64) for name, values in whole.items()}
+        self.columns = whole
 
     def embeddings(self) -> NDArray[np.float32] | None:
         """All embeddings, mapped from a file, if they were kept."""
@@ -253,6 +262,20 @@ class _Seen:
             return None
         shape = (len(self.positions), self._head.width)
         return np.memmap(self._file, dtype=np.float32, mode="r", shape=shape)
+
+    def warn_of_left_out(self, source: ExampleSource) -> None:
+        """Warn of examples that nobody would be asked about, however much they need a label."""
+        blank = int((self.predictions < 0).sum())
+        if self.errors or blank:
+            warn(
+                f"{self.errors + blank:,} of the {len(source):,} examples of {source.spec} cannot "
+                f"be queued: {self.errors:,} could not be read, and {blank:,} have no finite output"
+            )
+
+
+def _space(length: int, part: Tensor) -> NDArray[Any]:
+    """Room for a value of every example of a pool; scores in single precision."""
+    return np.empty(length, np.float32 if part.is_floating_point() else np.int64)
 
 
 @torch.inference_mode()

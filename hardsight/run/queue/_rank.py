@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from hardsight.errors import OptionError
 from hardsight.registry import unknown_name
 from hardsight.selection import even_quotas
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 
 # rule -> the column it goes by, and whether a large value is urgent
 _COLUMNS = {

@@ -81,18 +81,13 @@ class EstimatorAtWork:
 
 def fitted_classifier(asked: Asked, plan: ScorePlan, place: torch.device) -> EstimatorAtWork:
     """A classifier of scikit-learn, which opens its data itself."""
-    if asked.rows is not None:
-        raise OptionError(
-            "rows cannot be used with a classifier of scikit-learn; choose them yourself: "
-            "score(model, X[rows], labels=y[rows])"
-        )
     if asked.patch is not None:
         raise OptionError(
             "patch cannot be used with a classifier of scikit-learn; pass the fixed labels "
             "themselves: score(model, X, labels=fixed)"
         )
     return _estimator_at_work(
-        asked.model, asked.data, asked.labels, plan, classes=asked.classes,
+        asked.model, asked.data, asked.labels, plan, chosen=asked.rows, classes=asked.classes,
         stated=stated_classes(asked.model_classes), device=place, class_order=asked.class_order,
         batch_size=asked.batch_size, split=asked.split, data_root=asked.data_root,
         text_column=asked.text_column, label_column=asked.label_column,
@@ -124,6 +119,7 @@ def _estimator_at_work(
     labels: Any,
     plan: ScorePlan,
     *,
+    chosen: Any,
     classes: Sequence[str] | None,
     stated: ClassNames | None,
     class_order: str,
@@ -138,6 +134,8 @@ def _estimator_at_work(
         data: rows as it takes them, or the name of stored embeddings.
         labels: one per row, each one of the classes it was fitted on.
         plan: which scores are asked for.
+        chosen: the rows to score, as :func:`hardsight.data.open_source` takes them; ``None`` for
+            all.
         classes: names of the labels, position = label; else labels are matched by their value.
         stated: names of its outputs, in place of its own.
         class_order: ``"position"`` takes labels for positions among its classes.
@@ -171,6 +169,10 @@ def _estimator_at_work(
     texts = rows.at(slice(0, len(rows)))
     if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
         source.shown = TextSource(texts, indices, spec=source.spec, classes=names, ids=ids)
+    if chosen is not None:
+        picked = open_source(source, rows=chosen)
+        assert isinstance(picked, EmbeddingSource)
+        source = picked
     width = source.width
     at_once = batch_size or max(64, min(16384, (1 << 26) // width))  # at most 512 MiB of float64
     if not has_head:
@@ -221,7 +223,7 @@ class ProbabilityScorer:
         logit_part, target_part = logit_summaries(logits, labels.to(self.device))
         finite = torch.isfinite(logit_part.logsumexp)
         columns = {
-            "index": torch.arange(first, last),
+            "index": torch.from_numpy(self.source.numbered(range(first, last))),
             "label": labels,
             "prediction": torch.where(finite, logit_part.prediction, -1),
             "finite": finite,

@@ -66,7 +66,7 @@ def own_columns(groups: Groups | None, source: ExampleSource) -> Groups:
     """
     if groups is not None:
         raise OptionError(f"group cannot be used here: {source.spec} has a row for every token")
-    return Groups(source.row_columns(), None)
+    return Groups(source.row_columns, None)
 
 
 def groups_of(

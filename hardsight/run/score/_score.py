@@ -410,7 +410,7 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
         else:
             ready = _by_model(asked, source, plan, place, stack)
         source, scorer, names = ready.source, ready.scorer, ready.names or ClassNames()
-        if isinstance(source, ExampleSource) and source.row_columns():
+        if isinstance(source, ExampleSource) and source.row_columns:
             groups = own_columns(groups, source)
         order = matched_classes(source, scorer.num_classes, names, how=ready.class_order)
         scorer.number_as(order)
@@ -547,7 +547,7 @@ def _data_facts(
     }
     if source.whole is not None:
         facts["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
-    if isinstance(source, ExampleSource) and source.row_columns():
+    if isinstance(source, ExampleSource) and source.row_columns:
         facts["sentences"] = len(source)
     return facts
 

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 from torch import nn
 
-from hardsight._checks import versions
+from hardsight._checks import versions, warn
 from hardsight.config import defaults_of
 from hardsight.data import ExampleSource, data_marks
+from hardsight.data.source import shared_examples
 from hardsight.errors import ConfigError
 from hardsight.notebook import shown
 from hardsight.run.loop import (
@@ -112,6 +113,7 @@ def run_folds(
             source.labels, config.folds, seed=config.seed, classes=source.named_classes,
             spec=source.spec,
         )  # fmt: skip
+        _warn_of_copies(source, folds)
         marks = data_marks(source)
         precision = chosen_precision(config.precision, chosen_device(config.device))
         run.describe(
@@ -139,6 +141,19 @@ def run_folds(
             _keep(run, config, source, folds, each, show)
             run.finish()
     return _result(run.folder)
+
+
+def _warn_of_copies(source: ExampleSource, folds: Folds) -> None:
+    """Warn of examples that the model of their fold has seen after all, in another place."""
+    overlap = shared_examples(source.subset(folds.unseen(1)), source, folds.seen(1).tolist())
+    if overlap is None or not overlap.shared or overlap.first is None:
+        return
+    own, same = overlap.first
+    warn(
+        f"{overlap.shared:,} of {overlap.looked_at:,} examples of fold 1 looked at are also in "
+        f"other folds, byte for byte, such as {own} ({same} there): their rows say out-of-sample, "
+        "but their model learned from the copy; remove the copies first"
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from PIL import Image
 
 import hardsight as hs
 from hardsight.cli import main
-from hardsight.errors import DataError, OptionError, RunExistsError
+from hardsight.errors import DataError, HardsightWarning, OptionError, RunExistsError
 from hardsight.run.queue import RULES, k_centres, ranked
 from tests.review.made import App
 
@@ -115,6 +115,22 @@ def test_what_is_not_finite_is_never_taken(by):
         ranked(columns, predictions, budget=31, by=by, embeddings=embeddings)
 
 
+def test_what_cannot_be_queued_is_counted(pool):
+    class Blank(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = net(pool)
+
+        def forward(self, images):
+            blue = images[:, 2, 0, 0] > 0.9
+            return self.inner(torch.where(blue[:, None, None, None], torch.nan, images))
+
+    (pool / "broken.png").write_bytes(b"nothing")
+    says = r"6 of the 21 examples of .* cannot be queued: 1 could not be read, and 5 have no finite"
+    with pytest.warns(HardsightWarning, match=says):
+        hs.queue(Blank(), pool, budget=3, unlabelled=True, **QUIET)
+
+
 def test_the_command_writes_a_list_that_review_opens_with_pictures(pool, tmp_path):
     out = tmp_path / "next.parquet"
     words = ["queue", f"{pool.parent / 'net.py'}:Colours", "--data", str(pool), "--unlabelled",
@@ -130,6 +146,10 @@ def test_the_command_writes_a_list_that_review_opens_with_pictures(pool, tmp_pat
         assert [item["index"] for item in found["items"]] == table.column("index").tolist()
         first = found["items"][0]
         assert (first["label"], first["prediction"]) == (-1, 0)
+        refused = app.decide(first, "keep")
+        assert refused.status_code == 400
+        assert "1 of 1 examples have no label to keep; choose a class" in refused.text
+        assert app.get("start").json()["has_labels"] is False
         assert app.decide(first, "relabel", 1).status_code == 200
         assert len(app.queue()["items"]) == 4
         assert app.review.decisions()["new"].tolist() == [1]

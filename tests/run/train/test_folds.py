@@ -222,6 +222,17 @@ def test_a_killed_run_goes_on_fold_by_fold_to_the_same_table(images, net, tmp_pa
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
+def test_copies_in_other_folds_are_told_of(images, net, tmp_path):
+    with np.load(images) as stored:
+        pixels, labels = stored["images"], stored["labels"]
+    np.savez(tmp_path / "twice.npz", images=pixels.repeat(2, axis=0), labels=labels.repeat(2))
+    says = r"\d+ of \d+ examples of fold 1 looked at are also in other folds, byte for byte"
+    with pytest.warns(HardsightWarning, match=says):
+        hs.train(
+            net, tmp_path / "twice.npz", out=tmp_path / "run", folds=2, **QUICK | {"epochs": 1}
+        )
+
+
 def test_one_command_trains_and_scores_by_a_recipe(images, net, tmp_path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
