@@ -388,7 +388,10 @@ class Store:
             self._version = version
 
     def _standing_to_change(self, reviewer: str) -> Standing:
-        return self._standing.setdefault(reviewer, Standing.of(len(self._index)))
+        # made only if there is none: it has a place for every row, and is asked for at every key
+        if reviewer not in self._standing:
+            self._standing[reviewer] = Standing.of(len(self._index))
+        return self._standing[reviewer]
 
     def _read_on(self) -> None:
         query = """SELECT seq, "index", reviewer, action, new, undoes, batch, old FROM log

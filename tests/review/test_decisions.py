@@ -1,6 +1,7 @@
 """Decisions: stored before anything else happens, undone, never overwritten in silence."""
 
 import sqlite3
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -275,3 +276,21 @@ def test_the_state_in_memory_is_that_of_the_log(app, run):
         if action not in ("", "skip")
     }
     assert told == shown
+
+
+def test_a_decision_costs_no_memory_that_grows_with_the_table(tmp_path):
+    """At a key, nothing is made that has a place for every row."""
+    rows = 40_000
+    app = made.App(made.save(tmp_path / "run", made.rows_of(rows), thumbnails=False))
+    try:
+        first, second = app.queue(count=2)["items"]
+        app.decide(first, "keep")
+        asked = {"reviewer": "anna", "index": second["index"], "action": "keep",
+                 "base": second["base"]}  # fmt: skip
+        tracemalloc.start()
+        app.review.session.decide(asked)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        app.close()
+    assert peak < rows
