@@ -142,7 +142,10 @@ def _chances(rows: Rows, at: NDArray[np.int64]) -> NDArray[np.float32]:
         found[differs], likeness = _sharpened(
             chance, left, top[differs], rows.label[at][differs], len(likeness)
         )
-    found[~differs] = mixture.if_they_agree(cell[~differs], likeness[top[~differs]])
+    agree = np.flatnonzero(~differs)
+    for start in range(0, len(agree), _AT_ONCE):
+        part = agree[start : start + _AT_ONCE]
+        found[part] = mixture.if_they_agree(cell[part], likeness[top[part]])
     return found
 
 

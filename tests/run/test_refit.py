@@ -56,7 +56,8 @@ def test_the_head_is_the_minimum_that_another_solver_finds(stored, head_of_all, 
 
     ours = objective(fitted.head.weight.double().numpy(), fitted.head.bias.double().numpy())
     theirs = objective(peer.coef_, peer.intercept_ - peer.coef_ @ rows.mean(axis=0))
-    assert ours == pytest.approx(theirs, rel=1e-4)
+    # the sample tells the variance, in whose units the penalty is, to some percent
+    assert ours == pytest.approx(theirs, rel=1e-3)
     assert curved_from or fitted.steps <= 8
 
 
