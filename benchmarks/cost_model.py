@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import hardsight as hs
-from benchmarks._measure import arguments, publish, row
+from benchmarks._measure import arguments, publish
 from benchmarks.cluster import made_embeddings, made_photos
 from hardsight.data import batches, open_source
 from hardsight.preprocessing import Preprocessing
@@ -110,10 +110,17 @@ def main(args: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as place:
         seconds, picture, table = measured(Path(place), options)
     steps = [
-        row(name, [1000 * s for s in each], per_s=round(1 / statistics.median(each)))
+        {
+            "name": name,
+            "median_us": round(1e6 * statistics.median(each), 1),
+            "min_us": round(1e6 * min(each), 1),
+            "max_us": round(1e6 * max(each), 1),
+            "n": len(each),
+            "rows_per_s": round(1 / statistics.median(each)),
+        }
         for name, each in seconds.items()
     ]
-    publish("milliseconds per row, one core", steps, file=options.out)
+    publish("processor time of a row, one core", steps, file=options.out)
     each = sum(statistics.median(times) for times in seconds.values())
     print(f"together {1000 * each:.2f} ms; a picture {picture:,.0f} bytes, a row {table:.0f} bytes")
     for count in (100_000_000, 1_000_000_000):

@@ -18,6 +18,8 @@ class TwoNodes:
 
     def __enter__(self) -> TwoNodes:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        # by default workers let all others go first
+        os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray spells it so)
         # workers import what is tested, wherever it was installed from
         self._path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), self._path]))

@@ -238,7 +238,7 @@ def test_the_command_writes_a_table_and_goes_on_with_it(tmp_path, folders):
     table = hs.read_table(run)
     long = sum(len(byte_pairs()(text)["input_ids"]) > 20 for text in TEXTS)
     assert f"{long} of 40 sentences are longer than the model takes" in result.output
-    assert "passed over: 1 empty sentences, 1 sentences without a token" in result.output
+    assert "passed over: empty sentences (1), sentences without a token" in result.output
     assert table.metadata["counts"]["truncated"] == long
     assert table.metadata["data"]["sentences"] == 40
     assert table.column("position").max() == 19
@@ -329,6 +329,11 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path, folders):
     pd.DataFrame({"text": TEXTS}).to_csv(tmp_path / "c.csv")
     with pytest.raises(DataError, match=r"no column 'en' in .*: it has"):
         hs.score(spec, tmp_path / "c.csv", target="en")
+    frame = pd.DataFrame({"text": TEXTS, "number": range(40)})
+    with pytest.raises(DataError, match=r"expected texts in DataFrame, got 0: .* holds numbers"):
+        hs.score(f"hf:{folders['gpt2']}", frame, tokens=True, text_column="number")
+    with pytest.raises(DataError, match="expected texts in the column 'number' of DataFrame"):
+        hs.score(spec, frame, target="number")
 
 
 def test_a_model_that_predicts_no_tokens_is_refused(tmp_path):

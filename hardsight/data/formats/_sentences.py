@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.data.formats._tables import rows_of_split
-from hardsight.data.formats._texts import TEXTS, table_column
+from hardsight.data.formats._texts import TEXTS, check_are_texts, table_column
 from hardsight.data.source import Example, ExampleSource, Fingerprint, existing
 from hardsight.data.texts import Sentence, Sentences, TargetTokens
 from hardsight.errors import DataError, OptionError
@@ -258,9 +258,11 @@ def sentence_columns(
     kept = rows_of_split(columns, split, spec)
     rows = range(len(columns[name])) if kept is None else kept.tolist()
     texts = [columns[name][row] for row in rows]
+    check_are_texts(texts, spec)
     if target is None:
         return SentenceSource(texts, spec=spec, max_tokens=max_tokens)
     others = [columns[target][row] for row in rows]
+    check_are_texts(others, f"the column {target!r} of {spec}")
     return SentenceSource(others, texts, spec=spec, max_tokens=max_tokens)
 
 

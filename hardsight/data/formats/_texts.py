@@ -78,7 +78,7 @@ class TextSource(ExampleSource):
         self._columns = dict(columns or {})
         if not self._texts:
             raise DataError(f"no examples in {spec}: there are no texts")
-        _check_are_texts(self._texts, spec)
+        check_are_texts(self._texts, spec)
         where = f"the labels of {spec}"
         values, names = _counted_from_1(labels, classes, where)
         _check_are_classes(values, names, where)
@@ -318,7 +318,8 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _check_are_texts(texts: Sequence[Any], spec: str) -> None:
+def check_are_texts(texts: Sequence[Any], spec: str) -> None:
+    """Raise ``DataError`` if the first of them are numbers."""
     some = [text for text in texts[:_LOOKED_AT] if text is not None]
     if some and all(not isinstance(text, str) or _NUMBER.fullmatch(text) for text in some):
         raise DataError(

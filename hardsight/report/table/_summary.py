@@ -195,6 +195,6 @@ def _said_of_texts(view: View) -> list[str]:
             "their numbers are those of the unknown token, not of a word."
         )
     if _sentences(view) and counts.get("passed_over"):
-        parts = (f"{count(n)} {what}" for what, n in counts["passed_over"].items())
+        parts = (f"{what} ({count(n)})" for what, n in counts["passed_over"].items())
         said.append(f"Passed over: {', '.join(parts)}.")
     return said

@@ -133,7 +133,7 @@ def score_notes(table: ScoreTable) -> list[str]:
             "stands for all that the tokenizer does not know, and its numbers are of no word"
         )
     if about["data"].get("sentences") and counts.get("passed_over"):
-        passed = ", ".join(f"{n:,} {what}" for what, n in counts["passed_over"].items())
+        passed = ", ".join(f"{what} ({n:,})" for what, n in counts["passed_over"].items())
         notes.append(f"passed over: {passed}")
     if counts["non_finite"]:
         notes.append(f"{counts['non_finite']:,} rows are not finite: see the column 'finite'")
