@@ -101,7 +101,7 @@ def made(found, alarms):
 
 @pytest.mark.parametrize(
     ("found", "alarms", "outcomes"),
-    [(100, 2, [True, True]), (60, 7, [False, None]), (95, 30, [True, False])],
+    [(100, 1, [True, True]), (60, 7, [False, None]), (95, 30, [True, False])],
 )
 def test_planted_slices_must_be_found_and_fair_data_must_be_left_alone(found, alarms, outcomes):
     spec = EXPERIMENTS["groups"]

@@ -15,12 +15,12 @@ from hardsight.experiments.acting._recipes import PAPER, Recipe, accuracy, split
 from hardsight.experiments.lab import (
     Asked,
     Figure,
-    Gate,
     Grid,
     Lab,
     Question,
     Result,
     experiment,
+    networks_table,
     seed_dots,
 )
 from hardsight.report.figures import COLOURS, panels
@@ -83,16 +83,13 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         ("classes with thresholds of their own (CBST) are better than one threshold for all",
          "ours", _CBST, "threshold"),
     )  # fmt: skip
+    gate = setting.gate(grid.values("accuracy", rule=ALL))
     questions: list[Question] = [
-        grid.question(says, paper, "accuracy", {"rule": rule}, {"rule": other})
+        grid.question(says, paper, "accuracy", {"rule": rule}, {"rule": other}, weak=gate.weak)
         for says, paper, rule, other in asked
         if {rule, other} <= set(setting.rules)
     ]
-    return [table], questions
-
-
-def _gates(setting: Setting, data: Mapping[str, Any]) -> list[Gate]:
-    return [setting.gate(Grid.of(data["trials"], "rule").values("accuracy", rule=ALL))]
+    return [table, networks_table([gate])], questions
 
 
 @experiment(
@@ -110,7 +107,6 @@ def _gates(setting: Setting, data: Mapping[str, Any]) -> list[Gate]:
         ),
     },
     asks=asks,
-    gates=_gates,
 )  # fmt: skip
 def few_labels(lab: Lab, setting: Setting) -> Result:
     """Learns {on} from {labels} labels and the pictures of all others.

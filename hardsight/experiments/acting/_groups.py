@@ -128,7 +128,7 @@ def _made_claims(setting: Setting, rows: Sequence[Mapping[str, Any]]) -> list[Cl
         Claim(
             "in fair data nothing is found", f"ours; in no more than {_LEVEL:.0%} of the draws",
             f"{alarms} of {draws} draws, 95 % interval {low:.1%} to {high:.1%}",
-            True if alarms <= _LEVEL * draws else None if low <= _LEVEL else False,
+            True if high <= _LEVEL else None if low <= _LEVEL else False,
         ),
     ]  # fmt: skip
 

@@ -20,13 +20,13 @@ from hardsight.experiments.acting._recipes import (
 from hardsight.experiments.lab import (
     Asked,
     Figure,
-    Gate,
     Grid,
     Lab,
     Question,
     Result,
     band,
     experiment,
+    networks_table,
 )
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.selection import select
@@ -79,10 +79,13 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         )
         for share in setting.noise
     ]
-    return tables, _questions(grid, setting)
+    # the network with all examples; without noise, if that was run
+    whole = Grid.of(data["whole"], "noise").values("accuracy", noise=min(setting.noise))
+    gate = setting.gate(whole)
+    return [*tables, networks_table([gate])], _questions(grid, setting, gate.weak)
 
 
-def _questions(grid: Grid, setting: Setting) -> list[Question]:
+def _questions(grid: Grid, setting: Setting, weak: str) -> list[Question]:
     few, many = min(setting.kept), max(setting.kept)
     zheng, paul = "Zheng et al., ICLR 2023, Fig. 1", "Paul et al., NeurIPS 2021, Fig. 1"
     # what is said, paper, share that is kept, method, other method
@@ -107,18 +110,12 @@ def _questions(grid: Grid, setting: Setting) -> list[Question]:
         grid.question(
             f"wrong labels: {noise_in_words(share)}; {says}", paper, "accuracy",
             {"noise": share, "kept": kept, "method": first},
-            {"noise": share, "kept": kept, "method": second}, names=(first, second),
+            {"noise": share, "kept": kept, "method": second}, names=(first, second), weak=weak,
         )
         for share in setting.noise
         for says, paper, kept, first, second in (*always, noisy if share else clean)
         if {first, second} <= set(setting.methods)
     ]  # fmt: skip
-
-
-def _gates(setting: Setting, data: Mapping[str, Any]) -> list[Gate]:
-    """The network with all examples; without noise, if that was run."""
-    whole = Grid.of(data["whole"], "noise")
-    return [setting.gate(whole.values("accuracy", noise=min(setting.noise)))]
 
 
 @experiment(
@@ -131,7 +128,6 @@ def _gates(setting: Setting, data: Mapping[str, Any]) -> list[Gate]:
         "paper": Setting(**{**PAPER, "kept": (0.1, 0.2, 0.3, 0.5, 0.7, 0.9), "noise": (0.0, 0.2)}),
     },
     asks=asks,
-    gates=_gates,
 )
 def pruning(lab: Lab, setting: Setting) -> Result:
     """Keeps a share of the training examples of {on}, by several rules, and trains again.

@@ -248,7 +248,7 @@ export class Queue {
     put(this.bar,
       item.suggestion >= 0 ? button("Enter", shared.name(item.suggestion), () => this.accept(), "main") : null,
       item.label >= 0 ? button("K", `keep ${shared.name(item.label)}`, () => this.keepLabel(), "main") : null,
-      button("/", "another class", () => this.choose()),
+      button("/", item.label >= 0 ? "another class" : "a class", () => this.choose()),
       button("C", "cannot tell", () => this.decide("cannot tell")),
       button("S", "skip", () => this.decide("skip")),
       button("U", "undo", () => this.undo()),
