@@ -347,6 +347,26 @@ def test_names_from_data_never_become_code(chromium, tmp_path):
     review.close()
 
 
+@pytest.mark.parametrize("degrees", [20, 178])
+def test_long_names_of_classes_stay_inside_the_angle_diagram(chromium, tmp_path, degrees):
+    columns = made.rows_of(20)
+    columns["target_angle"] = np.full(20, np.radians(degrees), np.float32)
+    names = [f"{letter.upper()}NOTHER-LONG-NAME" for letter in "abcd"]
+    review = served(made.save(tmp_path / "run", columns, classes=names))
+    resize(chromium, 1280, 900)
+    visit(chromium, review.url)
+    beyond = chromium.execute_script(
+        "const drawn = document.querySelector('svg.angles');"
+        "const {left, right} = drawn.getBoundingClientRect();"
+        "const boxes = [...drawn.querySelectorAll('text')].map((t) => t.getBoundingClientRect());"
+        "return boxes.map((box) => Math.max(left - box.left, box.right - right))"
+    )
+    assert len(beyond) == 3
+    assert max(beyond) <= 1
+    chromium.get("about:blank")
+    review.close()
+
+
 def test_an_example_without_a_label_has_nothing_to_keep(chromium, tmp_path):
     columns = made.rows_of(20)
     columns["label"] = np.full(20, -1)
