@@ -91,7 +91,9 @@ class Reason:
         if group == WRONG and not np.isnan(self._rows.margin[row]):
             other = rival if known else "another class"
             if self._sure_as_usual(row):
-                return f"The model is as sure of {other} as it usually is of examples of that class."
+                return (
+                    f"The model is as sure of {other} as it usually is of examples of that class."
+                )
             return f"To the model {other} is more than twice as probable as {label}."
         if group == AMBIGUOUS:
             both = f"{label} and {rival}" if known else f"{label} and another class"
