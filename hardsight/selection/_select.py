@@ -12,7 +12,7 @@ from hardsight._checks import checked_options, warn
 from hardsight.errors import OptionError
 from hardsight.registry import unknown_name
 from hardsight.selection._keep import rows_to_keep
-from hardsight.suspects import repeats_of
+from hardsight.suspects import repeats_of, suspects_of
 from hardsight.table import ScoreTable, read_table
 
 if TYPE_CHECKING:
@@ -132,15 +132,14 @@ def _not_suspect(table: ScoreTable, share: float) -> NDArray[np.bool_]:
     kept = np.ones(len(table), np.bool_)
     if not share:
         return kept
-    judge = table.judge_of_labels()
-    if judge is None:
+    if table.judge_of_labels() is None:
         raise OptionError(
             "drop_suspects needs a column that tells wrong labels, such as suspicion of a tracked "
             f"training run or logit_margin; the table has {', '.join(table.scores)}"
         )
-    suspicion = table.hardness_among_alike(judge)
-    # among alike: rows held out of training are never as easy as those that were learned
-    kept[_largest(suspicion, round(share * len(table)))] = False
+    suspects = suspects_of(table)
+    # no more than are ranked: a row without a label or a finite score is nobody's suspect
+    kept[suspects.order[: min(round(share * len(table)), suspects.ranked)]] = False
     return kept
 
 

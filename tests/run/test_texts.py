@@ -152,7 +152,7 @@ def test_a_model_is_fine_tuned_tracked_and_scored_again(tmp_path):
     network("distilbert", len(words), far=False).save_pretrained(tmp_path / "base")
     words.save_pretrained(tmp_path / "base")
     done = hs.train(
-        f"hf:{tmp_path / 'base'}", file, out=tmp_path / "run", epochs=4, batch_size=16, track=True,
+        f"hf:{tmp_path / 'base'}", file, out=tmp_path / "run", epochs=8, batch_size=16, track=True,
         optimizer={"name": "adamw", "lr": 3e-3}, loss=["encouraging"], device="cpu",
     )  # fmt: skip
     assert done.history[-1]["val_accuracy"] > 0.9

@@ -74,7 +74,8 @@ def test_suspects_are_dropped_first_by_the_best_judge_there_is():
     hardness = np.arange(100.0)
     rows = hs.select(table_of(hardness), keep=10, how="hardest", drop_suspects=0.2)
     assert positions(rows) == list(range(70, 80))  # by the logit margin
-    judged = table_of(hardness, suspicion=-hardness)  # if it was tracked, by its suspicion
+    # if it was tracked, by its suspicion
+    judged = table_of(hardness, suspicion=0.99 - hardness / 101)
     rows = hs.select(judged, keep=10, how="hardest", drop_suspects=0.2)
     assert positions(rows) == list(range(90, 100))
 
