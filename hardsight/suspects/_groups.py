@@ -25,7 +25,7 @@ GROUPS = (
     "no doubt",
     "no label or no prediction",
 )
-_CLOSE = np.log(2)  # the margin over a rival that has half the probability of the label
+_TWICE = np.log(2)  # the margin of a class that has twice the probability of the other one
 
 
 def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8]:
@@ -39,11 +39,12 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
         ``[N]``. With p the probability of the label y, r that of its rival k, and u what is usual:
 
         - *likely wrong label*: r > p, and r >= u_k: the rival is as probable as its own examples
-          usually make it. Where the chance of a wrong label is known and below one half, the
-          example is *hard but right*: such disagreements are mostly mistakes of the model.
+          usually make it. Or r > 2 p and r > u_k / 2: it is less, and still beats the label
+          clearly. Where the chance of a wrong label is known and below one half, the example is
+          *hard but right*: such disagreements are mostly mistakes of the model.
         - *unlike all classes*: p + r < min(u_y, u_k): the two best classes together are less
-          probable than one of them usually is alone.
-        - *ambiguous between two classes*: r > p / 2.
+          probable than one of them usually is alone. Or r > 2 p, with a smaller r than above.
+        - *ambiguous between two classes*: r > p / 2; here r is at most 2 p.
         - *hard but right*: p < u_y.
         - *no doubt*: all others.
 
@@ -54,15 +55,15 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
     usual = usual_probabilities(rows)
     usual_label, usual_rival = _of(usual, rows.label), _of(usual, rows.rival)
     either = np.fmin(usual_label, usual_rival)  # fmin: one of them may not be known
-    leads = rows.margin < 0
-    # not "at least": an unusual rival whose usual probability is not known still counts
-    is_sure = leads & ~(rival_share < usual_rival)
     with np.errstate(invalid="ignore"):
+        is_clear = rows.margin < -_TWICE
+        # not "more than": a rival whose usual probability is not known still counts
+        is_doubted = is_sure(rows) | (is_clear & ~(rival_share <= usual_rival / 2))
         rules = [
-            is_sure & ~_mistaken(chance),
-            is_sure,
-            label_share + rival_share < either,
-            rows.margin < _CLOSE,
+            is_doubted & ~_mistaken(chance),
+            is_doubted,
+            is_clear | (label_share + rival_share < either),
+            rows.margin < _TWICE,
             label_share < usual_label,
         ]
     without_duel: NDArray[np.int64] = np.where(
@@ -74,6 +75,16 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
         group[rule] = place
     # without a margin only the prediction speaks
     return np.where(np.isnan(rows.margin), without_duel, group).astype(np.int8)
+
+
+def is_sure(rows: Rows) -> NDArray[np.bool_]:
+    """Where the rival leads, and is as probable as its own examples usually make it."""
+    _, rival_share = probabilities(rows)
+    usual_rival = _of(usual_probabilities(rows), rows.rival)
+    with np.errstate(invalid="ignore"):
+        # not "at least": an unusual rival whose usual probability is not known still counts
+        sure: NDArray[np.bool_] = (rows.margin < 0) & ~(rival_share < usual_rival)
+    return sure
 
 
 def usual_probabilities(rows: Rows) -> NDArray[np.float32]:

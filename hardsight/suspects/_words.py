@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hardsight.suspects._evidence import FOLDS, NONE, SEEN, TRACKED, UNSEEN, Evidence, Rows
-from hardsight.suspects._groups import AMBIGUOUS, DUPLICATE, HARD, UNLIKE, WRONG
+from hardsight.suspects._groups import AMBIGUOUS, DUPLICATE, HARD, UNLIKE, WRONG, is_sure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +45,7 @@ class Reason:
         self._table, self._classes, self._twins = table, table.classes, twins
         self._by = "" if evidence.by is None else table.about(evidence.by)["title"]
         self._place: NDArray[np.int32] | None = None
+        self._is_sure: NDArray[np.bool_] | None = None
 
     def __call__(self, row: int) -> str:
         words = [self._fact(row), self._doubt(row), self._ranked(row)]
@@ -88,18 +89,27 @@ class Reason:
             theirs = self._name(int(self._rows.label[twin]))
             return f"It is nearly the same as example {index:,}, which is labelled {theirs}."
         if group == WRONG and not np.isnan(self._rows.margin[row]):
-            sure = f"as sure of {rival}" if known else "as sure of another class"
-            return f"The model is {sure} as it usually is of examples of that class."
+            other = rival if known else "another class"
+            if self._sure_as_usual(row):
+                return (
+                    f"The model is as sure of {other} as it usually is of examples of that class."
+                )
+            return f"To the model {other} is more than twice as probable as {label}."
         if group == AMBIGUOUS:
             both = f"{label} and {rival}" if known else f"{label} and another class"
             return f"The model cannot decide between {both}."
         if group == UNLIKE:
             return "No class fits as well as one usually does."
-        if group == HARD and known:
+        if group == HARD and self._rows.margin[row] < 0:  # only where an estimate says so
             return "Most such disagreements in this data are mistakes of the model."
         if group == HARD:
             return f"The label leads, by less than is usual of {label}."
         return ""
+
+    def _sure_as_usual(self, row: int) -> bool:
+        if self._is_sure is None:
+            self._is_sure = is_sure(self._rows)
+        return bool(self._is_sure[row])
 
     def _ranked(self, row: int) -> str:
         if self._evidence.kind == NONE or self._rows.label[row] < 0:

@@ -347,6 +347,44 @@ def test_names_from_data_never_become_code(chromium, tmp_path):
     review.close()
 
 
+def test_long_names_leave_room_for_the_score_below_a_small_picture(chromium, tmp_path):
+    names = [f"{letter}nother-long-name" for letter in "abcd"]
+    review = served(made.save(tmp_path / "run", made.rows_of(20), classes=names))
+    resize(chromium, 1280, 900)
+    visit(chromium, review.url)
+    press(chromium, "g")
+    until(chromium, lambda d: text(d, ".caption .soft"))
+    below = chromium.execute_script(
+        "return [...document.querySelectorAll('.caption')].map((caption) => "
+        "caption.querySelector('.soft').getBoundingClientRect().bottom"
+        " - caption.getBoundingClientRect().bottom)"
+    )
+    assert len(below) > 5
+    assert max(below) <= 0
+    chromium.get("about:blank")
+    review.close()
+
+
+@pytest.mark.parametrize("degrees", [20, 178])
+def test_long_names_of_classes_stay_inside_the_angle_diagram(chromium, tmp_path, degrees):
+    columns = made.rows_of(20)
+    columns["target_angle"] = np.full(20, np.radians(degrees), np.float32)
+    names = [f"{letter.upper()}NOTHER-LONG-NAME" for letter in "abcd"]
+    review = served(made.save(tmp_path / "run", columns, classes=names))
+    resize(chromium, 1280, 900)
+    visit(chromium, review.url)
+    beyond = chromium.execute_script(
+        "const drawn = document.querySelector('svg.angles');"
+        "const {left, right} = drawn.getBoundingClientRect();"
+        "const boxes = [...drawn.querySelectorAll('text')].map((t) => t.getBoundingClientRect());"
+        "return boxes.map((box) => Math.max(left - box.left, box.right - right))"
+    )
+    assert len(beyond) == 3
+    assert max(beyond) <= 1
+    chromium.get("about:blank")
+    review.close()
+
+
 def test_an_example_without_a_label_has_nothing_to_keep(chromium, tmp_path):
     columns = made.rows_of(20)
     columns["label"] = np.full(20, -1)

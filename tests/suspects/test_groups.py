@@ -24,6 +24,10 @@ def group_of(probs, label, **more):
     [
         ([0.02, 0.05, 0.03, 0.9], 2, "likely wrong label",
          "The model is as sure of dog as it usually is of examples of that class"),
+        ([0.02, 0.15, 0.11, 0.72], 2, "likely wrong label",
+         "To the model dog is more than twice as probable as cat."),
+        ([0.3, 0.2, 0.02, 0.48], 2, "likely wrong label", "more than twice as probable"),
+        ([0.33, 0.3, 0.02, 0.35], 2, "unlike all classes", "No class fits as well"),
         ([0.02, 0.5, 0.45, 0.03], 2, "ambiguous between two classes", "between cat and bee."),
         ([0.02, 0.45, 0.5, 0.03], 2, "ambiguous between two classes", "cat and another class"),
         ([0.3, 0.2, 0.24, 0.26], 1, "unlike all classes", "No class fits as well"),
@@ -35,6 +39,14 @@ def test_each_group_is_what_its_rule_says(probs, label, group, why):
     found, reason = group_of(probs, label)
     assert found == group
     assert why in reason
+
+
+def test_of_training_a_label_that_leads_is_not_called_a_mistake_of_the_model():
+    # nothing is estimated of a tracked training, so that nothing can be said of most such cases
+    table = made.tracked([0.05] * 120 + [0.3], [*LABELS, 2], rival=[-1] * 120 + [3])
+    found = suspects_of(table)
+    assert found.group[-1] == HARD
+    assert "The label leads, by less than is usual of cat." in found.reason(120)
 
 
 def test_a_sure_disagreement_is_hard_but_right_where_labels_are_seldom_wrong():

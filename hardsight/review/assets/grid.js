@@ -247,7 +247,8 @@ export class Grid {
     const [thumb, caption] = cell.children;
     const to = row.action === "relabel" ? row.new : row.suggestion;
     const done = row.action ? DONE[row.action] : "";
-    put(caption, h("bdi", {}, shared.name(row.label)), to >= 0 ? h("bdi", { class: row.action === "relabel" ? "new" : "suggested" }, ` → ${shared.name(to)}`) : null,
+    const change = to >= 0 && h("bdi", { class: row.action === "relabel" ? "new" : "suggested" }, ` → ${shared.name(to)}`);
+    put(caption, h("span", { class: "names" }, h("bdi", {}, shared.name(row.label)), change || null),
       h("span", { class: "soft" }, done || number(row.value)));
     cell.setAttribute("aria-label", `example ${row.index}, label ${shared.name(row.label)}${to >= 0 ? `, ${row.action === "relabel" ? "changed to" : "suggested"} ${shared.name(to)}` : ""}${done ? `, ${done}` : ""}`);
     cell.title = row.id;

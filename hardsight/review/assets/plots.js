@@ -7,7 +7,7 @@ const text = (x, y, content, attributes = {}) => svg("text", { x, y, ...attribut
 
 export function angleDiagram(nearest, label) {
   // A ray for each class: the angle from the horizontal is that between it and the example.
-  const width = 320, height = 150, middle = 160, base = 128, reach = 92;
+  const width = 360, height = 150, middle = 180, base = 128, reach = 92;
   const words = nearest.map((one) => `${one.label < 0 ? "the nearest other class" : shared.name(one.label)} at ${degrees(one.angle)}`);
   const place = (angle, radius) => [middle + radius * Math.cos(angle), base - radius * Math.sin(angle)];
   const used = []; // heights of labels, so that none covers another
@@ -20,7 +20,9 @@ export function angleDiagram(nearest, label) {
     used.push({ isLeft, ty });
     const kind = one.label === label ? "own" : "rival";
     const name = one.label < 0 ? "nearest other" : shared.name(one.label);
-    const shown = name.length > 14 ? `${name.slice(0, 13)}…` : name;
+    // as many letters as there is room for, but for the angle itself; a capital takes up to 9
+    const most = Math.max(3, Math.min(14, Math.floor((isLeft ? tx : width - tx) / 9) - 4));
+    const shown = name.length > most ? `${name.slice(0, most - 1)}…` : name;
     return [
       svg("line", { x1: middle, y1: base, x2: x, y2: y, class: `ray ${kind}` }),
       text(tx, ty, `${shown} ${degrees(one.angle)}`, { class: kind, "text-anchor": isLeft ? "end" : "start" }),
