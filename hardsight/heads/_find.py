@@ -300,7 +300,8 @@ class _Search(ABC):
 
         Features that a head turns into another part are not the logits. Of what is left, the part
         with as many columns as there are classes, unless only another one has a head. Of parts of
-        the same size a tuple gives the logits first; of names nothing goes first.
+        that size a tuple gives the logits first; of names nothing goes first. If none has as many
+        columns, the first may as well be features of a linear layer, and nothing is chosen.
         """
         # many models return their features beside the logits
         # a part that is the input of a head is the features, not the logits
@@ -316,7 +317,8 @@ class _Search(ABC):
             return fitting[0]
         # a tuple has an order, and logits usually come first in it; names have none
         first = fitting[0]
-        if isinstance(first, int) and [key for key in fitting if fits[key]] == [first]:
+        is_wide = wanted in (None, parts[first].shape[1])
+        if isinstance(first, int) and is_wide and [key for key in fitting if fits[key]] == [first]:
             return first
         some = {key: parts[key] for key in left}
         raise ModelError(

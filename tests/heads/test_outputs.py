@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hardsight.errors import HeadMismatchError, HeadNotFoundError, ModelError
+from hardsight.errors import HeadError, HeadMismatchError, HeadNotFoundError, ModelError
 from hardsight.heads import capture, find_head, find_output, logits_of
 
 LOGITS = torch.arange(6.0).reshape(2, 3)
@@ -362,3 +362,23 @@ def test_a_bare_parameter_is_verified_on_the_first_batch_too():
     with torch.no_grad(), capture(model, find_head(model, name="classifier_weight")) as forward:
         embeddings, _ = forward(x)
     torch.testing.assert_close(embeddings, torch.tanh(model.body(x)).detach())
+
+
+class FeaturesAndEnsemble(nn.Module):
+    """Features that a linear layer makes, as wide as the logits that two heads make of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.other = nn.Linear(7, 5), nn.Linear(5, 5), nn.Linear(5, 5)
+
+    def forward(self, x):
+        features = self.body(x)
+        return features, self.head(features) + self.other(features)
+
+
+def test_features_are_not_taken_for_logits_because_a_layer_made_them():
+    net, inputs = FeaturesAndEnsemble(), torch.rand(6, 7)
+    with pytest.raises(ModelError, match="several tensors that could be its logits"):
+        find_head(net, inputs, num_classes=2)
+    with pytest.raises(HeadError):  # no single layer makes these
+        find_head(net, inputs, num_classes=2, output=1)
