@@ -118,3 +118,24 @@ def test_plain_values_are_checked_in_the_same_way():
     assert config_from(Settings, {"data": "x", "size": [1, 2]}, where="here").size == (1, 2)
     with pytest.raises(ConfigError, match="in here: expected epochs to be int, got None"):
         config_from(Settings, {"data": "x", "epochs": None}, where="here")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epochs=100000000000000000000", "epochs to be a number of at most 9.22e.18"),
+        ("rate=1e300", "rate to be a number of at most 3.4e.38 in size, got 1e.300"),
+        ("rate=-1e300", "rate .* got -1e.300"),
+        (f"rate={10**400}", "rate .* got one of 401 digits"),
+        ("mean=[0.5, 1e39]", "mean .* got 1e.39"),
+        ("limit=-100000000000000000000", "limit .* got -1e.20"),
+    ],
+)
+def test_a_number_that_no_tensor_can_hold_is_refused(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(Settings, None, ["data=x", override])
+
+
+def test_the_largest_numbers_and_infinity_are_left_to_the_checks_of_each_setting():
+    got = load_config(Settings, None, ["data=x", f"epochs={2**63 - 1}", "rate=inf"])
+    assert (got.epochs, got.rate) == (2**63 - 1, float("inf"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import tomllib
 import types
@@ -19,6 +20,8 @@ Config = TypeVar("Config")
 # what the rules of a setting are called in the metadata of its field
 _CHOICES, _CALLED, _ONLY_WITH, _OFF = "choices", "called", "only_with", "off"
 _ONE_FOR_ALL = "one_for_all"
+# the ends of the types that tensors have: int64 and float32
+_LARGEST_INT, _LARGEST_FLOAT = 2**63 - 1, 3.4028234e38
 # annotations are text, and evaluating them takes longer than all else here
 _types_of: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
@@ -217,13 +220,35 @@ def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None)
         if origin is tuple and dataclasses.is_dataclass(typing.get_args(option)[0]):
             return _fitted_tuple([value], typing.get_args(option), key, where)
         if origin is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+            return float(_computable(value, float, key, where))
         # to Python, true is the number 1; to somebody who writes it, it is not
         if isinstance(value, origin) and isinstance(value, bool) == (origin is bool):
-            return value
+            return _computable(value, origin, key, where)
     names = [getattr(option, "__name__", str(option)) for option in options]
     wanted = " or ".join("list" if n == "tuple" else n for n in names if n != "NoneType")
     raise ConfigError(f"in {where}: expected {key} to be {wanted}, got {value!r}")
+
+
+def _computable(value: Any, kind: Any, key: str, where: str) -> Any:
+    """``value``, unless it is a number that tensors cannot hold.
+
+    Python and TOML know no largest number; torch does, and would stop at it in the middle of a run.
+    Infinity and NaN are left to the checks of each setting, which know what they would mean.
+    """
+    largest = {int: _LARGEST_INT, float: _LARGEST_FLOAT}.get(kind)
+    if largest is not None and largest < abs(value) < math.inf:
+        raise ConfigError(
+            f"in {where}: expected {key} to be a number of at most {largest:.3g} in size, "
+            f"got {_short(value)}"
+        )
+    return value
+
+
+def _short(number: float) -> str:
+    try:
+        return f"{number:.3g}"
+    except OverflowError:  # a whole number beyond the largest float
+        return f"one of {len(str(abs(number)))} digits"
 
 
 def _fitted_table(value: Any, kind: Any, key: str, where: str, default: Any) -> Any:

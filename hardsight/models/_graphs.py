@@ -45,7 +45,9 @@ class SAGPoolNet(nn.Module):
     ) -> None:
         super().__init__()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of the package, at its import
+            # at its import the package calls what newer releases of torch advise against
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.filterwarnings("ignore", "`torch.jit.script` is", FutureWarning)
             geometric = require("torch_geometric.nn", extra="graph", feature="SAGPoolNet")
         widths = (features, width, width)
         self.convolutions = nn.ModuleList(geometric.GCNConv(size, width) for size in widths)

@@ -60,6 +60,8 @@ class Head:
         may_refuse: the layer is hidden too well for a search to be expected to find it.
         must_refuse: why no number could be right.
         flags: that name what the search would not find.
+        divides: by the lengths of the features, which torch keeps from 0 by a number that float16
+            rounds to 0.
     """
 
     setup: list[str]
@@ -70,6 +72,7 @@ class Head:
     may_refuse: bool = False
     must_refuse: str = ""
     flags: tuple[str, ...] = ()
+    divides: bool = False
 
 
 _Maker = Callable[[Parts], Head]
@@ -168,7 +171,7 @@ def _cosine(parts: Parts) -> Head:
     lengths = np.linalg.norm(parts.features, axis=1, keepdims=True)
     unit = parts.features / np.where(lengths > 0, lengths, 1)  # as torch does it
     rows = 4 * parts.weight / np.linalg.norm(parts.weight, axis=1, keepdims=True)
-    return Head(setup, ["z = self.head(h)"], unit @ rows.T, unit, rows)
+    return Head(setup, ["z = self.head(h)"], unit @ rows.T, unit, rows, divides=True)
 
 
 def _prior(parts: Parts) -> Head:

@@ -154,6 +154,8 @@ def make_net(
     dtype = draw.pick("net.dtype", dtypes, plain=0.75)
     quirk, quirk_must = _quirk(draw, bool(marked.any()))
     logits, features = head.logits, head.features
+    if head.divides and dtype == "float16":
+        logits = np.where(head.features.any(axis=1, keepdims=True), logits, np.nan)
     if quirk == "nan":
         logits = np.where(marked[:, None], np.nan, logits)
         features = None if features is None else np.where(marked[:, None], np.nan, features)

@@ -238,6 +238,8 @@ def _kinds(hint: Any) -> set[Any]:
     return {typing.get_origin(option) or option for option in (options or (hint,))}
 
 
+# lists that one number may stand for
+_ONE_FOR_ALL = {("data", "size"), ("data", "mean"), ("data", "std")}
 _SAMPLES: tuple[Any, ...] = ("word", 3, 2.5, True, [[1]], {"a": 1})
 
 
@@ -253,6 +255,8 @@ def _wrong_type(draw: Draw, recipe: Recipe) -> Verdict:
         dict: (dict,),
     }
     accepted = tuple(kind for name in kinds for kind in fitting.get(name, ()))
+    if path in _ONE_FOR_ALL:
+        accepted += (int, float)
     wrong = [
         sample
         for sample in _SAMPLES

@@ -21,7 +21,6 @@ SAMPLING_ORDERS = ("none", "easy_first", "hard_first", "self_paced", "weighted")
 _SHARES = ("easy_first", "hard_first", "self_paced")
 ATTACKS = ("pgd", "fgsm")
 NORMS = ("linf", "l2")
-_LARGEST = 3.4e38  # about the largest number that a float32 holds
 
 
 @dataclass(frozen=True)
@@ -479,10 +478,8 @@ def _check_shares(batch_size: int, devices: int) -> None:
 
 
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
-    if optimizer.lr is not None and optimizer.lr > _LARGEST:
-        raise ConfigError(
-            f"expected optimizer.lr to be finite, got {optimizer.lr}; a float32 ends at {_LARGEST}"
-        )
+    if optimizer.lr is not None and not math.isfinite(optimizer.lr):
+        raise ConfigError(f"expected optimizer.lr to be finite, got {optimizer.lr}")
     if not 0 <= optimizer.momentum < 1:
         raise ConfigError(f"expected optimizer.momentum in [0, 1), got {optimizer.momentum}")
     if not all(0 <= beta < 1 for beta in optimizer.betas):

@@ -126,8 +126,17 @@ def test_an_option_out_of_its_range_is_named_with_its_loss():
 @pytest.mark.parametrize("name", ["linear_avh", "encouraging", "cross_entropy"])
 def test_an_option_that_torch_cannot_hold_is_refused_before_training(name):
     options = {"ignore_index": 10**20, **({"scale": 2.0} if name == "linear_avh" else {})}
-    with pytest.raises(ConfigError, match=rf"loss {name} cannot be computed for 3 classes: .*1000"):
-        TotalLoss([LossConfig(name, options=options)]).check(num_classes=3, width=4)
+    with pytest.raises(ConfigError, match=rf"loss {name}, .* ignore_index .* at most 9.22e\+18"):
+        TotalLoss([LossConfig(name, options=options)])
+
+
+@pytest.mark.parametrize("name", ["encouraging", "cross_entropy"])
+def test_an_option_that_does_not_fit_the_classes_is_refused_before_training(name):
+    loss = TotalLoss([LossConfig(name, options={"weight": [1.0, 2.0]})])
+    with pytest.raises(
+        ConfigError, match=rf"loss {name} cannot be computed for 3 classes: .*weight"
+    ):
+        loss.check(num_classes=3, width=4)
 
 
 def test_a_loss_of_class_weights_trains_the_head_itself():
