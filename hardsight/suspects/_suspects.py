@@ -13,7 +13,7 @@ from hardsight.errors import OptionError
 from hardsight.suspects._duplicates import twins_of
 from hardsight.suspects._evidence import Rows, evidence_of, rows_of
 from hardsight.suspects._groups import DUPLICATE, GROUPS, groups_of
-from hardsight.suspects._share import error_shares, why_no_share, wrong_chances
+from hardsight.suspects._share import error_shares, wrong_chances
 from hardsight.suspects._words import Reason, evidence_in_words
 from hardsight.table import SUSPICION, ranked_among_alike
 
@@ -82,8 +82,8 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
     if evidence.by is not None:
         table.higher_is_harder(evidence.by)  # raises if it is not a score
     rows = rows_of(table, evidence)
-    chance = wrong_chances(rows, evidence)
-    group, twins = groups_of(rows, chance), twins_of(table)
+    estimate = wrong_chances(table, rows, evidence)
+    group, twins = groups_of(rows, estimate.order), twins_of(table)
     suggestion, is_suspect = rows.rival, _is_suspect(rows)
     if twins is not None:
         has_twin = twins >= 0
@@ -93,8 +93,8 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
         is_suspect |= has_twin
     ranks = ranked_among_alike(rows.hardness, rows.held_out)
     # a column that was asked for is taken as it is
-    if chance is not None and by is None:
-        ranks = _by_chance(rows, chance)
+    if estimate.order is not None and by is None:
+        ranks = _by_chance(rows, estimate.order)
     order, ranked = _order(ranks)
     return Suspects(
         by=evidence.by,
@@ -107,8 +107,10 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
         group=group,
         groups=GROUPS,
         is_suspect=is_suspect,
-        error_share=None if chance is None else error_shares(chance, order[:ranked]),
-        share_note=why_no_share(rows, evidence),
+        error_share=None
+        if estimate.share is None
+        else error_shares(estimate.share, order[:ranked]),
+        share_note=estimate.why_not,
         reason=Reason(table, evidence, rows, group, order, twins),
     )
 
