@@ -17,7 +17,7 @@ from hardsight.experiments import lab as kit
 from hardsight.experiments.el._recipes import CLAMP, Task, loss_name
 from hardsight.losses import encouraging_loss
 from hardsight.models import load_model
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.loop import generator, seed_of, seeded
 from hardsight.tracking import GradientNorms
 
@@ -203,7 +203,6 @@ def _figure(lab: kit.Lab, data: Mapping[str, Mapping[str, Sequence[Any]]]) -> ki
         if runs:
             kit.band(axis, np.linspace(0, 1, len(runs[0])), runs, colour, name)
     axis.set(xlabel="share of training", ylabel="norm of the gradient", yscale="log")
-    legend(figure)
     return lab.figure(
         figure, "gradient-norms",
         caption="Norm of the whole gradient through training, mean and one standard deviation over "

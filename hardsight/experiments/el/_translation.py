@@ -24,7 +24,7 @@ from hardsight.experiments.el._translator import (
     bootstrapped,
     parallel_text,
 )
-from hardsight.report.figures import legend, panels
+from hardsight.report.figures import panels
 from hardsight.run_folder import write_text
 
 _MEASURES = ("average", "best", "validation", "norm", "bootstrap")
@@ -329,7 +329,6 @@ def _figure(lab: kit.Lab, curves: Mapping[str, Sequence[Sequence[float]]]) -> ki
         points = min(map(len, runs))  # a run that ended earlier has fewer
         kit.band(axes[0], np.linspace(0, 1, points), [run[:points] for run in runs], colour, name)
     axes[0].set(xlabel="share of training", ylabel="norm of the gradient", yscale="log")
-    legend(figure)
     return lab.figure(
         figure, "gradient-norms",
         caption="Norm of the whole gradient through training, mean and spread over seeds.",
