@@ -133,7 +133,6 @@ def _figure(lab: kit.Lab, setting: Setting, trials: list[dict[str, Any]]) -> kit
     axis.set(xlabel="labelled examples", ylabel="test accuracy, %")
     return lab.figure(
         figure, "active",
-        caption="Test accuracy against the number of labels, by the rule that asks for them; lines "
-        "are means over seeds, bands their standard deviation.",
+        caption=f"Test accuracy against the number of labels, by the rule that asks; {kit.BANDS}.",
         alt=f"Curves of test accuracy for {', '.join(setting.rules)}.",
     )  # fmt: skip

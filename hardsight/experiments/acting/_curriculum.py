@@ -144,7 +144,6 @@ def _figure(lab: kit.Lab, setting: Setting, trials: list[dict[str, Any]]) -> kit
         axis.set_xticks(range(len(orders)), [name.replace("_", "\n") for name in orders])
     return lab.figure(
         figure, "curriculum",
-        caption="Test accuracy by the order of the examples, at equal steps; a dot is a seed, a "
-        "bar their mean.",
+        caption=f"Test accuracy by the order of the examples, at equal steps; {kit.DOTS}.",
         alt=f"Dots of test accuracy for the orders {', '.join(orders)}.",
     )  # fmt: skip

@@ -193,6 +193,6 @@ def _figure(lab: kit.Lab, setting: Setting, trials: list[dict[str, Any]]) -> kit
     return lab.figure(
         figure, "few-labels",
         caption=f"Test accuracy with {setting.labels:,} labels and the pictures of the rest, by "
-        "rule, and with all labels; a dot is a seed, a bar their mean.",
+        f"rule, and with all labels; {kit.DOTS}.",
         alt=f"Dots of test accuracy for {', '.join(rules)}.",
     )  # fmt: skip

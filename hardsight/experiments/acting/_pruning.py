@@ -184,7 +184,6 @@ def _figure(lab: kit.Lab, setting: Setting, data: Mapping[str, Any]) -> kit.Figu
         axis.set(title=f"wrong labels: {recipes.noise_in_words(share)}", xlabel="examples kept, %")
     return lab.figure(
         figure, "pruning",
-        caption="Test accuracy against the share of examples kept; lines are means over seeds, "
-        "bands their standard deviation, the dashed line is training on all examples.",
+        caption=f"Test accuracy against the share of examples kept; {kit.BANDS}. Dashed: all kept.",
         alt=f"Curves of test accuracy for {', '.join(setting.methods)}.",
     )  # fmt: skip

@@ -416,8 +416,7 @@ def _dynamics_figure(lab: kit.Lab, curves: Mapping[str, Sequence[Mapping[str, An
         axis.set(title=training, xlabel="epoch")
     return lab.figure(
         figure, "dynamics",
-        caption="Mean norm and mean AVH of test images along training, each over its mean; bands "
-        "are one standard deviation over seeds.",
+        caption=f"Norm and AVH of test images along training, each over its mean; {kit.BANDS}.",
         alt="Two panels, plain and adversarial training, with a line for the norm and one for AVH.",
     )  # fmt: skip
 

@@ -352,6 +352,6 @@ def _figure(lab: kit.Lab, grid: kit.Grid) -> kit.Figure:
         ax.set(title=model, ylabel="accuracy, %" if ax is axes[0] else "")
     return lab.figure(
         figure, "domains",
-        caption="Accuracy on the domain left out: a point per seed, the bar at their mean.",
+        caption=f"Accuracy on the domain left out: {kit.DOTS}.",
         alt="Points of accuracy per domain for both losses, one panel per model.",
     )  # fmt: skip

@@ -171,6 +171,6 @@ def _figure(
     return lab.figure(
         figure, "energy",
         caption="Mean conditional energy of each class over the test examples of one class (dotted "
-        "line); lower is more likely. Bands are one standard deviation over seeds.",
+        f"line); lower is more likely; {kit.BANDS}.",
         alt="Energy against class, one line per loss, with a dip at the examples' own class.",
     )  # fmt: skip

@@ -344,8 +344,7 @@ def _figure(lab: kit.Lab, setting: Setting, curves: Found, checks: Found) -> kit
         place.set(title=kind, xlabel="radius, pixels in [0, 1]")
     return lab.figure(
         figure, "attacks",
-        caption="Accuracy against the radius of an attack; bands are one standard deviation over "
-        "seeds. Crosses: the strongest of all attacks at one radius; far below the line, the plain "
-        "attack was blind.",
+        caption=f"Accuracy against the radius of an attack; {kit.BANDS}. Crosses: the strongest of "
+        "all attacks at one radius; far below the line, the plain attack was blind.",
         alt="A panel per attack of falling accuracy against radius, one line per loss.",
     )  # fmt: skip
