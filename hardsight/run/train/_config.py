@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from hardsight.config import check_settings, load_config, setting
+from hardsight.config import FromFile, check_settings, setting
 from hardsight.errors import ConfigError
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -281,7 +280,7 @@ class AdversarialConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(FromFile):
     """A recipe: the keys of its TOML file, and the keywords of :func:`hardsight.train`.
 
     Attributes:
@@ -368,13 +367,6 @@ class TrainConfig:
     track_test: bool = False
     resume: bool = False
     overwrite: bool = False
-
-    @classmethod
-    def load(
-        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
-    ) -> TrainConfig:
-        """A recipe from TOML, ``KEY=VALUE`` overrides and keywords, the last one winning."""
-        return load_config(cls, file, overrides, given)
 
     def __post_init__(self) -> None:
         _check_tables(self)
