@@ -13,21 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el._recipes import CLAMP, Task, loss_name
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    band,
-    channels_first,
-    experiment,
-    networks_table,
-    spread,
-)
 from hardsight.losses import encouraging_loss
 from hardsight.models import load_model
 from hardsight.report.figures import COLOURS, legend, panels
@@ -69,15 +56,15 @@ class Setting:
         return Task.named(self.task).title
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    grid = Grid.read(data, setting.seeds, "loss")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    grid = kit.Grid.read(data, setting.seeds, "loss")
     gate = Task.named(setting.task).gate(grid.values("accuracy", loss=_CE))
     rows = [
-        [loss, grid.cell("norm", loss=loss), spread(_ratios(grid, loss)),
+        [loss, grid.cell("norm", loss=loss), kit.spread(_ratios(grid, loss)),
          grid.cell("accuracy", loss=loss)]
         for loss in grid.names("loss")
     ]  # fmt: skip
-    table = Table(
+    table = kit.Table(
         "Norm of the gradient over the second half of training",
         ("loss", "norm", "times that of CE", "test accuracy, %"),
         rows,
@@ -89,27 +76,27 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         _question(grid, end, bound, is_more, gate.weak)
         for end, bound, is_more in _BOUNDS if loss_name(end) in known
     ]  # fmt: skip
-    return [table, networks_table([gate])], questions
+    return [table, kit.networks_table([gate])], questions
 
 
-def _ratios(grid: Grid, loss: str) -> list[float]:
+def _ratios(grid: kit.Grid, loss: str) -> list[float]:
     """Norm of a loss over that of cross-entropy, one value per seed."""
     pairs = zip(grid.values("norm", loss=loss), grid.values("norm", loss=_CE), strict=True)
     return [own / plain for own, plain in pairs]
 
 
-def _question(grid: Grid, end: float, bound: float, is_more: bool, weak: str) -> Question:
+def _question(grid: kit.Grid, end: float, bound: float, is_more: bool, weak: str) -> kit.Question:
     ratios = _ratios(grid, loss_name(end))
     than = "more" if is_more else "less"
-    return Question(
+    return kit.Question(
         f"with LE={end:g} the gradient is {than} than {bound:g} times that of cross-entropy",
         f"{'>' if is_more else '<'} {bound:g} times, on Transformer translation",
         ratios, [bound] * len(ratios), larger=is_more, weak=weak,
-        told=f"{spread(ratios)} times; minus {bound:g}: {{}}",
+        told=f"{kit.spread(ratios)} times; minus {bound:g}: {{}}",
     )  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "el-gradients",
     title="How large the gradient of Encouraging Loss is",
     reproduces="Encouraging Loss, the remark on gradient norms beside Table 2 (there: translation)",
@@ -125,7 +112,7 @@ def _question(grid: Grid, end: float, bound: float, is_more: bool, weak: str) ->
     },
     asks=_asks,
 )  # fmt: skip
-def el_gradients(lab: Lab, setting: Setting) -> Result:
+def el_gradients(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains with each loss from the same weights and in the same order, and watches the gradient.
 
     {title}, {epochs} epochs over {limit} training images in batches of {batch_size}, SGD with
@@ -137,7 +124,7 @@ def el_gradients(lab: Lab, setting: Setting) -> Result:
     task = Task.named(setting.task)
     train = lab.source(task.dataset, "train", limit=setting.limit)
     test = lab.source(task.dataset, "test")
-    images = [channels_first(source).float() / 255 for source in (train, test)]
+    images = [kit.channels_first(source).float() / 255 for source in (train, test)]
     mean, std = float(images[0].mean()), float(images[0].std())
     inputs = [(part - mean) / std for part in images]
     labels = [torch.from_numpy(source.labels.copy()) for source in (train, test)]
@@ -149,7 +136,7 @@ def el_gradients(lab: Lab, setting: Setting) -> Result:
                 runs.append(_fitted(lab, setting, loss, seed, inputs, labels, len(train.classes)))
                 advance(1)
             data[name] = {key: [run[key] for run in runs] for key in runs[0]}
-    return Result(figures=[_figure(lab, data)], data=data)
+    return kit.Result(figures=[_figure(lab, data)], data=data)
 
 
 def _losses(setting: Setting) -> dict[str, Any]:
@@ -161,7 +148,7 @@ def _losses(setting: Setting) -> dict[str, Any]:
 
 
 def _fitted(
-    lab: Lab, setting: Setting, loss: Any, seed: int, inputs: Sequence[Tensor],
+    lab: kit.Lab, setting: Setting, loss: Any, seed: int, inputs: Sequence[Tensor],
     labels: Sequence[Tensor], num_classes: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Norms of one run, and what it reaches; NaN if its loss became infinite or NaN."""
@@ -209,12 +196,12 @@ def _thinned(values: Any) -> list[float]:
     return [float(part.mean()) for part in np.array_split(values, min(_POINTS, len(values)))]
 
 
-def _figure(lab: Lab, data: Mapping[str, Mapping[str, Sequence[Any]]]) -> Figure:
+def _figure(lab: kit.Lab, data: Mapping[str, Mapping[str, Sequence[Any]]]) -> kit.Figure:
     figure, (axis,) = panels(1, 1, width=5.2)
     for (name, part), colour in zip(data.items(), COLOURS, strict=False):
         runs = [curve for curve in part["curve"] if curve]
         if runs:
-            band(axis, np.linspace(0, 1, len(runs[0])), runs, colour, name)
+            kit.band(axis, np.linspace(0, 1, len(runs[0])), runs, colour, name)
     axis.set(xlabel="share of training", ylabel="norm of the gradient", yscale="log")
     legend(figure)
     return lab.figure(

@@ -12,6 +12,7 @@ import numpy as np
 
 from hardsight import __version__
 from hardsight.errors import NonFiniteError
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el._recipes import CLAMP, loss_name
 from hardsight.experiments.el._translator import (
     MADE_UP,
@@ -22,19 +23,6 @@ from hardsight.experiments.el._translator import (
     bleu,
     bootstrapped,
     parallel_text,
-)
-from hardsight.experiments.lab import (
-    Asked,
-    Cell,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    band,
-    experiment,
-    spread,
 )
 from hardsight.report.figures import legend, panels
 from hardsight.run_folder import write_text
@@ -129,8 +117,8 @@ def _with_smoothing(log_end: float | None) -> str:
 _CE = _with_smoothing(None)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    grid = Grid.read(data["losses"], setting.seeds, "loss")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    grid = kit.Grid.read(data["losses"], setting.seeds, "loss")
     weak = _weakness(setting, grid)
     questions = [
         grid.question(
@@ -169,26 +157,26 @@ def _compared(setting: Setting) -> dict[str, str]:
     )
 
 
-def _weakness(setting: Setting, grid: Grid) -> str:
-    good, reached = _GOOD.get(setting.data), spread(grid.values("average", loss=_CE))
+def _weakness(setting: Setting, grid: kit.Grid) -> str:
+    good, reached = _GOOD.get(setting.data), kit.spread(grid.values("average", loss=_CE))
     if good is None or not reached.n or reached.mean >= good:
         return ""
     return f"{reached.mean:.1f} BLEU reached by CE, and at least {good:.0f} are needed"
 
 
-def _ratios(grid: Grid, loss: str) -> list[float]:
+def _ratios(grid: kit.Grid, loss: str) -> list[float]:
     """Gradient norm of a loss over that of cross-entropy, one value per seed."""
     pairs = zip(grid.values("norm", loss=loss), grid.values("norm", loss=_CE), strict=True)
     return [own / plain for own, plain in pairs]
 
 
 def _question_of_norms(
-    grid: Grid, end: float, bound: float, *, larger: bool, weak: str
-) -> Question:
+    grid: kit.Grid, end: float, bound: float, *, larger: bool, weak: str
+) -> kit.Question:
     ratios = _ratios(grid, _with_smoothing(end))
-    seen = spread(ratios)
+    seen = kit.spread(ratios)
     than = f"more than {bound:g}" if larger else f"less than {bound:g}"
-    return Question(
+    return kit.Question(
         f"With LE={end:g} the gradient is {than} times as large as with cross-entropy",
         f"{'>' if larger else '<'} {bound:g} times, on Transformer translation",
         ratios, [bound] * len(ratios), larger=larger, weak=weak,
@@ -196,8 +184,8 @@ def _question_of_norms(
     )  # fmt: skip
 
 
-def _bleu_table(setting: Setting, grid: Grid, signature: str) -> Table:
-    columns: dict[str, str | Callable[..., Cell]] = {
+def _bleu_table(setting: Setting, grid: kit.Grid, signature: str) -> kit.Table:
+    columns: dict[str, str | Callable[..., kit.Cell]] = {
         "BLEU, average of the last epochs": "average", "BLEU, best epoch": "best",
         "validation BLEU, greedy": "validation", "p of each seed": _bootstrap_cell,
     }  # fmt: skip
@@ -210,25 +198,25 @@ def _bleu_table(setting: Setting, grid: Grid, signature: str) -> Table:
     )  # fmt: skip
 
 
-def _bootstrap_cell(runs: Grid, loss: str) -> str | None:
+def _bootstrap_cell(runs: kit.Grid, loss: str) -> str | None:
     if loss == _CE:
         return None
     return ", ".join("–" if p != p else f"{p:.3f}" for p in runs.values("bootstrap"))
 
 
-def _norm_table(grid: Grid) -> Table:
+def _norm_table(grid: kit.Grid) -> kit.Table:
     rows = [
-        [loss, grid.cell("norm", loss=loss), spread(_ratios(grid, loss))]
+        [loss, grid.cell("norm", loss=loss), kit.spread(_ratios(grid, loss))]
         for loss in grid.names("loss")
     ]
-    return Table(
+    return kit.Table(
         "Norm of the gradient over the second half of training",
         ("loss", "norm", f"times that of {_CE}"), rows,
         note="The paper's remark compares LE=1 (> 5 times) and LE=0.75 (< 1.7 times) with CE.",
     )  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "el-translation",
     title="Encouraging Loss against cross-entropy on translation",
     reproduces="Encouraging Loss, Table 1, translation, and its remark on gradient norms",
@@ -246,7 +234,7 @@ def _norm_table(grid: Grid) -> Table:
     },
     asks=_asks,
 )  # fmt: skip
-def el_translation(lab: Lab, setting: Setting) -> Result:
+def el_translation(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Cross-entropy with label smoothing {smoothing}, and Encouraging Loss, on {title}.
 
     Encouraging Loss has LE = {log_ends} with the same label smoothing, applied to the bonus as
@@ -276,9 +264,9 @@ def el_translation(lab: Lab, setting: Setting) -> Result:
                 if found:
                     curves.setdefault(name, []).append(_thinned(found["norms"]))
                 advance(1)
-    grid = Grid.of(rows, "loss", measures=_MEASURES)
+    grid = kit.Grid.of(rows, "loss", measures=_MEASURES)
     signature = bleu(corpus.test.target, corpus.test.target)["signature"]
-    return Result(
+    return kit.Result(
         figures=[_figure(lab, curves)],
         data={"losses": grid.data(), "norms": curves, "signature": signature,
               "vocabulary": len(words), "pairs": len(corpus.train)},
@@ -286,7 +274,7 @@ def el_translation(lab: Lab, setting: Setting) -> Result:
 
 
 def _kept(
-    lab: Lab, setting: Setting, corpus: Corpus, words: Subwords, seed: int, loss: Loss
+    lab: kit.Lab, setting: Setting, corpus: Corpus, words: Subwords, seed: int, loss: Loss
 ) -> dict[str, Any]:
     """What a loss reaches at one seed, measured once for all runs that share a folder.
 
@@ -334,12 +322,12 @@ def _thinned(values: Sequence[float]) -> list[float]:
     return [float(part.mean()) for part in parts]
 
 
-def _figure(lab: Lab, curves: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
+def _figure(lab: kit.Lab, curves: Mapping[str, Sequence[Sequence[float]]]) -> kit.Figure:
     figure, axes = panels(1, 1, width=5.2)
     colours = ("#343a40", "#2f9e44", "#1971c2", "#9c36b5", "#e8590c")
     for (name, runs), colour in zip(curves.items(), colours, strict=False):
         points = min(map(len, runs))  # a run that ended earlier has fewer
-        band(axes[0], np.linspace(0, 1, points), [run[:points] for run in runs], colour, name)
+        kit.band(axes[0], np.linspace(0, 1, points), [run[:points] for run in runs], colour, name)
     axes[0].set(xlabel="share of training", ylabel="norm of the gradient", yscale="log")
     legend(figure)
     return lab.figure(
