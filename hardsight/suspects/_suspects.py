@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FIRST = ("index", "id", "label", "prediction", "suggestion", "group", "reason", SUSPICION,
           "error_share", "evidence")  # fmt: skip
+_AT_ONCE = 1 << 20  # rows
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def most_suspect(table: ScoreTable, count: int) -> NDArray[np.int32]:
         count: how many; fewer if fewer are ranked.
     """
     evidence = evidence_of(table)
-    rows = rows_of(table, evidence)
+    rows = rows_of(table, evidence, without=("prediction", "led", "seen"))
     ranks = _ranks(rows, wrong_chances(rows, evidence), None)
     del rows  # of ten million rows it is a third of a gigabyte, which sorting needs
     order, ranked = _order(ranks)
@@ -147,12 +148,17 @@ def _by_chance(rows: Rows, chance: NDArray[np.float32]) -> NDArray[np.float64]:
     the label. The first knows which classes are confused and how common errors are, the second is
     the steadier one if there are few examples.
     """
-    # what the model agrees with is the less suspect the surer the model, whatever its mistakes are
-    differs = chance.astype(np.float64) * (rows.margin < 0)
-    # bounded, so that a margin still tells rows apart that are all but certain
-    sure = np.clip(differs, 0.01, 0.99)
-    ranks = np.log(sure) - np.log1p(-sure) - rows.margin.astype(np.float64) / 2
-    return np.where(np.isnan(rows.hardness), np.nan, ranks)
+    ranks = np.empty(len(chance))
+    for start in range(0, len(chance), _AT_ONCE):  # bounds what is in float64
+        part = slice(start, start + _AT_ONCE)
+        margin = rows.margin[part]
+        # what the model agrees with is the less suspect the surer the model, whatever its mistakes
+        differs = chance[part].astype(np.float64) * (margin < 0)
+        # bounded, so that a margin still tells rows apart that are all but certain
+        sure = np.clip(differs, 0.01, 0.99)
+        ranks[part] = np.log(sure) - np.log1p(-sure) - margin.astype(np.float64) / 2
+    ranks[np.isnan(rows.hardness)] = np.nan
+    return ranks
 
 
 def _order(ranks: NDArray[np.float64]) -> tuple[NDArray[np.int32], int]:
