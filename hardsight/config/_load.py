@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from hardsight.errors import ConfigError, MissingDataError
 from hardsight.registry import unknown_name
@@ -24,6 +24,17 @@ _ONE_FOR_ALL = "one_for_all"
 _LARGEST_INT, _LARGEST_FLOAT = 2**63 - 1, 3.4028234e38
 # annotations are text, and evaluating them takes longer than all else here
 _types_of: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
+
+
+class FromFile:
+    """Base of settings that are read from a file: a dataclass with the keys as its fields."""
+
+    @classmethod
+    def load(
+        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
+    ) -> Self:
+        """Settings from a TOML file, ``KEY=VALUE`` overrides and keywords, the last one winning."""
+        return load_config(cls, file, overrides, given)
 
 
 def load_config(

@@ -6,19 +6,18 @@ import dataclasses
 import functools
 import inspect
 import operator
-import os
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hardsight.config._load import load_config
+from hardsight.config._load import FromFile
 from hardsight.config._stated import MISSING, Stated, in_order, stated_in
 
 if TYPE_CHECKING:
-    from typing import Self
+    pass
 
 
-class Settings:
+class Settings(FromFile):
     """Base of a frozen dataclass whose fields are the keywords of a function.
 
     A subclass names the function, ``of="run/score/_score.py:score"``, and keywords that a file
@@ -50,13 +49,6 @@ class Settings:
                 setattr(cls, name, default)
         cls.__doc__ = _documented(cls.__doc__ or "", [keywords[n] for n in ordered if n not in own])
         dataclasses.dataclass(frozen=True)(cls)
-
-    @classmethod
-    def load(
-        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
-    ) -> Self:
-        """Settings from a TOML file, ``KEY=VALUE`` overrides and keywords, the last one winning."""
-        return load_config(cls, file, overrides, given)
 
     def keywords(self) -> dict[str, Any]:
         """The settings by name, as the function takes them."""

@@ -173,12 +173,6 @@ def _dropped_share(drop_hardest: float | None, keep: float) -> float:
     return 0.0 if keep >= 0.5 else 0.1 if keep >= 0.15 else 0.3
 
 
-def _largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Positions of the largest values; NaN is none of them, and of equal ones the first come."""
-    order = np.argsort(-values, kind="stable")  # NaN sorts last
-    return order[: min(count, len(values) - int(np.isnan(values).sum()))]
-
-
 @dataclass(frozen=True)
 class _Rule:
     """A rule over rows of which all have a value.

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -307,10 +308,17 @@ class Parts:
     Attributes:
         inputs: of each part.
         order: for each row of the batch its place in all parts together, ``[R]``.
+        sizes: rows of each part.
     """
 
     inputs: list[Any]
     order: list[int] | NDArray[np.int64]
+    sizes: list[int]
+
+    def split(self, of_rows: Sequence[str]) -> list[list[str]]:
+        """What belongs to the rows of the batch, such as their names, part by part."""
+        inside = iter([of_rows[row] for row in np.argsort(self.order)])
+        return [list(islice(inside, size)) for size in self.sizes]
 
 
 @dataclass(frozen=True)

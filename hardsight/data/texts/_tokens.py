@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -105,12 +105,13 @@ class Tokens(Texts):
         rows, cut = self.encoded(contents)
         lengths = [len(row[IDS]) for row in rows]
         order = sorted(range(len(rows)), key=lambda at: (-lengths[at], at))  # the longest first
-        chunks = list(self._chunks(order, lengths))
+        chunks = list(together(order, lengths, self._batch_size, pads=self._pads))
         place = {at: number for number, at in enumerate(order)}
         if len(chunks) == 1:
             return self.padded([rows[at] for at in range(len(rows))]), {TRUNCATED: cut}
         inputs = [self.padded([rows[at] for at in chunk]) for chunk in chunks]
-        return Parts(inputs, [place[at] for at in range(len(rows))]), {TRUNCATED: cut}
+        places, sizes = [place[at] for at in range(len(rows))], [len(chunk) for chunk in chunks]
+        return Parts(inputs, places, sizes), {TRUNCATED: cut}
 
     def at_once(self, batch_size: int) -> Tokens:
         """The same, with more or fewer texts that go through the model together."""
@@ -172,18 +173,6 @@ class Tokens(Texts):
             found[key] = torch.from_numpy(array)
         return found
 
-    def _chunks(self, order: list[int], lengths: list[int]) -> Iterator[list[int]]:
-        """Texts that go through the model together; of one length each if none may be padded."""
-        chunk: list[int] = []
-        for at in order:
-            is_other = not self._pads and chunk and lengths[at] != lengths[chunk[0]]
-            if is_other or len(chunk) == self._batch_size:
-                yield chunk
-                chunk = []
-            chunk.append(at)
-        if chunk:
-            yield chunk
-
     def _called(self, texts: list[str], **options: Any) -> list[dict[str, list[int]]]:
         found = self._tokenizer(
             texts, padding=False, return_attention_mask=True, verbose=False,
@@ -193,6 +182,28 @@ class Tokens(Texts):
         ones = [[1] * len(ids) for ids in found[IDS]]
         columns = {IDS: found[IDS], MASK: ones, TYPES: found.get(TYPES, zeros)}
         return [{key: columns[key][at] for key in self.keys} for at in range(len(texts))]
+
+
+def together(
+    order: Sequence[int], sizes: Sequence[object], most: int, *, pads: bool
+) -> Iterator[list[int]]:
+    """Places of texts that go through the model together.
+
+    Args:
+        order: of the places.
+        sizes: of the texts, by place; without padding only texts of one size go together.
+        most: texts at a time.
+        pads: whether texts may be padded to one size.
+    """
+    chunk: list[int] = []
+    for at in order:
+        is_other = not pads and chunk and sizes[at] != sizes[chunk[0]]
+        if is_other or len(chunk) == most:
+            yield chunk
+            chunk = []
+        chunk.append(at)
+    if chunk:
+        yield chunk
 
 
 def packed_rows(tokens: Tokens, texts: list[str]) -> tuple[Tensor, int]:

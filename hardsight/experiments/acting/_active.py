@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from hardsight.errors import ConfigError
 from hardsight.experiments import lab as kit
 from hardsight.experiments.acting import _recipes as recipes
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.queue import RULES, queue
 
 RANDOM = "random"
@@ -96,13 +97,9 @@ def active(lab: kit.Lab, setting: Setting) -> kit.Result:
     training split. Classes are not balanced by a rule. Every network is tested once; labels of the
     pool are read only if a rule asked for them.
     """
-    trials = []
-    with lab.progress("pools", len(setting.rules) * len(setting.seeds)) as advance:
-        for seed in setting.seeds:
-            for rule in setting.rules:
-                lab.step(f"{rule}, seed {seed}")
-                trials += _trial(lab, setting, rule, seed)
-                advance(1)
+    cases = [(rule, seed) for seed in setting.seeds for rule in setting.rules]
+    trial = partial(_trial, lab, setting)
+    trials = lab.trials("pools", cases, trial, told="{}, seed {}".format)
     return kit.Result(figures=[_figure(lab, setting, trials)], data={"trials": trials})
 
 
@@ -134,10 +131,8 @@ def _figure(lab: kit.Lab, setting: Setting, trials: list[dict[str, Any]]) -> kit
         kit.band(axis, setting.counts, list(zip(*curves, strict=True)), colour, rule, marker="o",
                  markersize=3, **style)  # fmt: skip
     axis.set(xlabel="labelled examples", ylabel="test accuracy, %")
-    legend(figure)
     return lab.figure(
         figure, "active",
-        caption="Test accuracy against the number of labels, by the rule that asks for them; lines "
-        "are means over seeds, bands their standard deviation.",
+        caption=f"Test accuracy against the number of labels, by the rule that asks; {kit.BANDS}.",
         alt=f"Curves of test accuracy for {', '.join(setting.rules)}.",
     )  # fmt: skip

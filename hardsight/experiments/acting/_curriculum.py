@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 from hardsight.errors import ConfigError
@@ -91,13 +93,9 @@ def curriculum(lab: kit.Lab, setting: Setting) -> kit.Result:
     {epochs} epochs) and the same seeds, and are tested once. With noise, labels are made wrong at
     random, and the first network learns from the same wrong labels.
     """
-    trials = []
-    with lab.progress("sets of labels", len(setting.noise) * len(setting.seeds)) as advance:
-        for share in setting.noise:
-            for seed in setting.seeds:
-                lab.step(f"wrong labels: {recipes.noise_in_words(share)}, seed {seed}")
-                trials += _trial(lab, setting, share, seed)
-                advance(1)
+    cases = product(setting.noise, setting.seeds)
+    trial = partial(_trial, lab, setting)
+    trials = lab.trials("sets of labels", cases, trial, told=recipes.noise_told)
     return kit.Result(figures=[_figure(lab, setting, trials)], data={"trials": trials})
 
 
@@ -137,17 +135,15 @@ def _sampling(setting: Setting, order: str, table: str) -> dict[str, Any]:
 def _figure(lab: kit.Lab, setting: Setting, trials: list[dict[str, Any]]) -> kit.Figure:
     grid = kit.Grid.of(trials, "order", "noise")
     orders = (UNIFORM, *setting.orders)
-    figure, axes = panels(1, len(setting.noise), width=4.0)
+    figure, axes = panels(1, len(setting.noise), width=4.0, ylabel="test accuracy, %")
     for axis, share in zip(axes, setting.noise, strict=True):
         for place, order in enumerate(orders):
             values = grid.values("accuracy", order=order, noise=share)
             kit.seed_dots(axis, place, values, COLOURS[place % len(COLOURS)], width=0.25)
         axis.set(title=f"wrong labels: {recipes.noise_in_words(share)}")
         axis.set_xticks(range(len(orders)), [name.replace("_", "\n") for name in orders])
-    axes[0].set_ylabel("test accuracy, %")
     return lab.figure(
         figure, "curriculum",
-        caption="Test accuracy by the order of the examples, at equal steps; a dot is a seed, a "
-        "bar their mean.",
+        caption=f"Test accuracy by the order of the examples, at equal steps; {kit.DOTS}.",
         alt=f"Dots of test accuracy for the orders {', '.join(orders)}.",
     )  # fmt: skip

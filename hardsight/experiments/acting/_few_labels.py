@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,12 +110,9 @@ def few_labels(lab: kit.Lab, setting: Setting) -> kit.Result:
     labels" is the same network trained on the whole split. The model of the last round is tested
     once.
     """
-    trials = []
-    with lab.progress("draws of labels", len(setting.seeds)) as advance:
-        for seed in setting.seeds:
-            lab.step(f"seed {seed}")
-            trials += _trial(lab, setting, seed)
-            advance(1)
+    cases = [(seed,) for seed in setting.seeds]
+    trial = partial(_trial, lab, setting)
+    trials = lab.trials("draws of labels", cases, trial, told="seed {}".format)
     return kit.Result(figures=[_figure(lab, setting, trials)], data={"trials": trials})
 
 
@@ -187,15 +185,14 @@ def _adapted(
 def _figure(lab: kit.Lab, setting: Setting, trials: list[dict[str, Any]]) -> kit.Figure:
     grid = kit.Grid.of(trials, "rule")
     rules = (*setting.rules, ALL)
-    figure, (axis,) = panels(width=5.0, height=3.0)
+    figure, (axis,) = panels(width=5.0, height=3.0, ylabel="test accuracy, %")
     for place, rule in enumerate(rules):
         values = grid.values("accuracy", rule=rule)
         kit.seed_dots(axis, place, values, COLOURS[place % len(COLOURS)], width=0.25)
     axis.set_xticks(range(len(rules)), [rule.replace("-", "-\n", 1) for rule in rules])
-    axis.set_ylabel("test accuracy, %")
     return lab.figure(
         figure, "few-labels",
         caption=f"Test accuracy with {setting.labels:,} labels and the pictures of the rest, by "
-        "rule, and with all labels; a dot is a seed, a bar their mean.",
+        f"rule, and with all labels; {kit.DOTS}.",
         alt=f"Dots of test accuracy for {', '.join(rules)}.",
     )  # fmt: skip

@@ -305,7 +305,7 @@ def _figure(lab: kit.Lab, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> k
                 lacks.setdefault(row["group"], []).append(row["accuracy"] - row["expected"])
         if lacks:
             shown[f"{title}: accuracy - expected"] = lacks
-    figure, axes = panels(1, len(shown), width=3.8, height=3.2)
+    figure, axes = panels(1, len(shown), width=3.8, height=3.2, ylabel="per cent, points")
     for axis, (title, values) in zip(axes, shown.items(), strict=True):
         for place, dots in enumerate(values.values()):
             kit.seed_dots(axis, place, dots, COLOURS[place % len(COLOURS)], width=0.25)
@@ -313,7 +313,6 @@ def _figure(lab: kit.Lab, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> k
                  for name in values]  # fmt: skip
         axis.set_xticks(range(len(values)), names, fontsize=7)
         axis.set_title(title, fontsize=9)
-    axes[0].set_ylabel("per cent, points")
     return lab.figure(
         figure, "groups",
         caption="Accuracy in a planted slice and in all; accuracy of each domain that was left out "

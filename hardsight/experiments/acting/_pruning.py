@@ -9,7 +9,7 @@ from typing import Any
 from hardsight.errors import ConfigError
 from hardsight.experiments import lab as kit
 from hardsight.experiments.acting import _recipes as recipes
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.selection import select
 from hardsight.table import ScoreTable
 
@@ -129,7 +129,7 @@ def pruning(lab: kit.Lab, setting: Setting) -> kit.Result:
     with lab.progress("sets of labels", runs) as advance:
         for share in setting.noise:
             for seed in setting.seeds:
-                lab.step(f"wrong labels: {recipes.noise_in_words(share)}, seed {seed}")
+                lab.step(recipes.noise_told(share, seed))
                 all_of_it, kept = _trial(lab, setting, share, seed)
                 where = {"noise": share, "seed": seed}
                 whole.append({**where, "accuracy": all_of_it})
@@ -169,7 +169,7 @@ def _figure(lab: kit.Lab, setting: Setting, data: Mapping[str, Any]) -> kit.Figu
     """Accuracy against the share kept; a panel per share of wrong labels."""
     grid = kit.Grid.of(data["trials"], "noise", "kept", "method")
     whole = kit.Grid.of(data["whole"], "noise")
-    figure, axes = panels(1, len(setting.noise), width=4.0)
+    figure, axes = panels(1, len(setting.noise), width=4.0, ylabel="test accuracy, %")
     for axis, share in zip(axes, setting.noise, strict=True):
         for method, colour in zip(setting.methods, COLOURS, strict=False):
             curves = [
@@ -182,11 +182,8 @@ def _figure(lab: kit.Lab, setting: Setting, data: Mapping[str, Any]) -> kit.Figu
         values = whole.values("accuracy", noise=share)
         axis.axhline(sum(values) / len(values), color="#1f1f1f", linestyle="--", label="all")
         axis.set(title=f"wrong labels: {recipes.noise_in_words(share)}", xlabel="examples kept, %")
-    axes[0].set_ylabel("test accuracy, %")
-    legend(figure)
     return lab.figure(
         figure, "pruning",
-        caption="Test accuracy against the share of examples kept; lines are means over seeds, "
-        "bands their standard deviation, the dashed line is training on all examples.",
+        caption=f"Test accuracy against the share of examples kept; {kit.BANDS}. Dashed: all kept.",
         alt=f"Curves of test accuracy for {', '.join(setting.methods)}.",
     )  # fmt: skip

@@ -120,3 +120,8 @@ def noise_in_words(share: float) -> str:
         ('none', '40 %')
     """
     return f"{100 * share:g} %" if share else "none"
+
+
+def noise_told(share: float, seed: int) -> str:
+    """What a person is told when a trial with wrong labels begins."""
+    return f"wrong labels: {noise_in_words(share)}, seed {seed}"

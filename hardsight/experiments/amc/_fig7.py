@@ -8,7 +8,7 @@ from typing import Any
 
 from hardsight.experiments import lab as kit
 from hardsight.experiments.amc import _recipes as recipes
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 
 _MARGIN = 0.5  # Section 3.2: leads to the best performance
 
@@ -140,7 +140,6 @@ def _figure(lab: kit.Lab, setting: Setting, grid: kit.Grid) -> kit.Figure:
     title = f"m = {setting.margin_rad:g} rad"
     left.set(xscale="log", xlabel="weight λ", ylabel="accuracy, %", title=title)
     right.set(xlabel="margin m, rad", title=f"λ = {setting.weight:g}")
-    legend(figure)
     return lab.figure(
         figure, "sensitivity",
         caption="Accuracy against weight and margin, mean and standard deviation over seeds; "

@@ -162,6 +162,6 @@ def _figure(lab: kit.Lab, grid: kit.Grid) -> kit.Figure:
         ax.set_xticks(range(len(titles)), titles, rotation=30, ha="right", fontsize=7)
     return lab.figure(
         figure, "accuracy",
-        caption="Test accuracy: a point per seed, the bar at their mean.",
+        caption=f"Test accuracy: {kit.DOTS}.",
         alt="Points of test accuracy per loss, one panel per dataset.",
     )  # fmt: skip

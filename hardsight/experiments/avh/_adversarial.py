@@ -19,7 +19,7 @@ from hardsight.evaluate import Normalisation, pgd
 from hardsight.experiments import lab as kit
 from hardsight.geometry import pairwise_angles
 from hardsight.heads import capture, find_head
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.loop import borrowed
 from hardsight.run.study import read_histories
 from hardsight.run.train import TrainResult
@@ -405,7 +405,7 @@ def _in_plane(found: Changed) -> dict[str, float]:
 
 
 def _dynamics_figure(lab: kit.Lab, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> kit.Figure:
-    figure, axes = panels(1, len(curves), width=3.6)
+    figure, axes = panels(1, len(curves), width=3.6, ylabel="over the mean of all epochs")
     for axis, (training, of_seeds) in zip(axes, curves.items(), strict=True):
         epochs = np.arange(1, len(of_seeds[0]["norm"]) + 1)
         for colour, (measure, title) in zip(
@@ -414,18 +414,15 @@ def _dynamics_figure(lab: kit.Lab, curves: Mapping[str, Sequence[Mapping[str, An
             relative = [np.array(run[measure]) / np.mean(run[measure]) for run in of_seeds]
             kit.band(axis, epochs, relative, colour, title, marker="o", ms=3)
         axis.set(title=training, xlabel="epoch")
-    axes[0].set_ylabel("over the mean of all epochs")
-    legend(figure)
     return lab.figure(
         figure, "dynamics",
-        caption="Mean norm and mean AVH of test images along training, each over its mean; bands "
-        "are one standard deviation over seeds.",
+        caption=f"Norm and AVH of test images along training, each over its mean; {kit.BANDS}.",
         alt="Two panels, plain and adversarial training, with a line for the norm and one for AVH.",
     )  # fmt: skip
 
 
 def _planes_figure(lab: kit.Lab, found: Mapping[str, Changed]) -> kit.Figure:
-    figure, axes = panels(1, len(found), width=3.6, height=3.4)
+    figure, axes = panels(1, len(found), width=3.6, height=3.4, ylabel="second dimension")
     for axis, (name, seen) in zip(axes, found.items(), strict=True):
         for label, colour in zip(range(len(seen.weights)), _TEN, strict=False):
             own = seen.before[seen.labels == label]
@@ -434,8 +431,6 @@ def _planes_figure(lab: kit.Lab, found: Mapping[str, Changed]) -> kit.Figure:
         axis.scatter(*seen.after[fooled].T, s=8, color="#9c36b5", marker="x", lw=0.6,
                      label="adversarial")  # fmt: skip
         axis.set(title=name, xlabel="first dimension")
-    axes[0].set_ylabel("second dimension")
-    legend(figure)
     return lab.figure(
         figure, "planes",
         caption="Embeddings of test images by class, and of successful adversarial examples "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hardsight.experiments import lab as kit
 from hardsight.experiments.avh import _models as models
 from hardsight.experiments.avh._models import KINDS, levels_of, say
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.study import DegradationStudy, degradation_study
 from hardsight.run.train import TrainResult
 
@@ -172,7 +172,6 @@ def _figure(lab: kit.Lab, by_model: Studies, kind: str) -> kit.Figure:
         axis.set(title=say(model), xlabel=f"{kind} level", ylabel="AVH")
         if kind == "contrast":
             axis.invert_xaxis()
-    legend(figure)
     return lab.figure(
         figure, kind,
         caption=f"{_FIGURES[kind]}: AVH by level of {kind}, mean over pictures "

@@ -25,7 +25,7 @@ from hardsight.experiments.avh._dynamics_claims import (
 from hardsight.experiments.avh._models import KINDS, Subjects, levels_of, say
 from hardsight.heads import find_head
 from hardsight.models import SmallCNN
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.loop import ModelPass
 from hardsight.run.study import Curves, RunDynamics, read_histories, run_dynamics, settled_epoch
 from hardsight.scores import angular_visual_hardness, feature_norm
@@ -276,12 +276,12 @@ def human_figure(
 ) -> kit.Figure:
     """Norm, AVH and accuracy by epoch and human frequency (Fig. 4)."""
     figure, axes = _curve_grid(list(runs), lambda name, key: _by_frequency(runs[name], key))
-    legend(figure, axes[:1], title=f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "human-bins",
         caption=f"Fig. 4: norm, AVH and accuracy by epoch, split by the share of "
         f"{subjects.annotators} who chose the label. {_BAND}",
         alt="Grid of curves: one row per network; norm, AVH and accuracy against the epoch.",
+        legend={"axes": axes[:1], "title": f"share of {subjects.annotators} who chose the label"},
     )  # fmt: skip
 
 
@@ -295,11 +295,11 @@ def confidence_figure(
         for colour, (label, curves) in zip(COLOURS, lines.items(), strict=False):
             _line(axis, curves, colour, label)
         axis.set(title=say(model), xlabel="epoch", ylabel="model confidence")
-    legend(figure, axes[:1], title=f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "confidence",
         caption=f"Fig. 9: model confidence by epoch, split in the same way. {_BAND}",
         alt="Curves of model confidence against the epoch, one panel per network.",
+        legend={"axes": axes[:1], "title": f"share of {subjects.annotators} who chose the label"},
     )  # fmt: skip
 
 
@@ -311,7 +311,6 @@ def overall_figure(lab: kit.Lab, runs: Mapping[str, Sequence[RunDynamics]]) -> k
         for place, (model, of_seeds) in enumerate(runs.items()):
             _line(axis, [run.overall.means[key] for run in of_seeds], COLOURS[place], say(model))
         axis.set(title=title, xlabel="epoch", ylabel=title)
-    legend(figure)
     return lab.figure(
         figure, "overall",
         caption=f"Figs. 10 and 13: all test examples by epoch. {_BAND}",
@@ -331,7 +330,6 @@ def level_figure(
         return {name: [of[place][key] for of in by_model[model]] for place, name in every}
 
     figure, _ = _curve_grid(list(by_model), lines)
-    legend(figure)
     number = 11 if kind == "noise" else 12
     return lab.figure(
         figure, kind,
@@ -353,7 +351,6 @@ def steps_figure(
         _line(axes[3 + column], [run.overall.means[key] for run in digits], COLOURS[1], "epochs")
         axes[column].set(title=title, xlabel="iteration", ylabel=title)
         axes[3 + column].set(title=title, xlabel="epoch", ylabel=title)
-    legend(figure)
     return lab.figure(
         figure, "digits",
         caption=f"Fig. 15: SmallCNN on {dataset}: the first {len(loops[0]['norm'])} steps "

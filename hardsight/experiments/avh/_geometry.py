@@ -10,7 +10,7 @@ import numpy as np
 from hardsight.experiments import lab as kit
 from hardsight.experiments.avh import _geometry_measures as measures
 from hardsight.experiments.avh._geometry_measures import GeometrySetting, Paths, Sphere
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.stats import wilson_interval
 
 Rows = Sequence[Mapping[str, Any]]  # one per seed
@@ -187,12 +187,12 @@ def plane_figure(lab: kit.Lab, outputs: kit.Outputs, setting: GeometrySetting) -
     """Test examples in the plane (Figs. 2, 8)."""
     figure, (axis,) = panels(1, 1, width=5.4, height=5.0)
     _scatter_plane(axis, outputs)
-    legend(figure, title="class", scale=3)
     return lab.figure(
         figure, "plane",
         caption=f"Figs. 2 and 8: test examples of {setting.dataset} in an embedding of two "
         "dimensions, first seed; lines: the classes' weights, lengthened.",
         alt="Points of ten colours in rays around the origin, one ray per class.",
+        legend={"title": "class", "scale": 3},
     )  # fmt: skip
 
 
@@ -224,7 +224,6 @@ def sphere_figure(lab: kit.Lab, sphere: Sphere) -> kit.Figure:
         dots = axis.scatter(across, up, c=values, s=4, cmap="viridis", rasterized=True)
         figure.colorbar(dots, ax=axis, label=title).solids.set_rasterized(True)
         axis.set_title(title)
-    legend(figure, scale=3)
     for axis in axes:
         axis.set(xlabel="first minus second coordinate", ylabel="third coordinate")
     return lab.figure(
@@ -232,6 +231,7 @@ def sphere_figure(lab: kit.Lab, sphere: Sphere) -> kit.Figure:
         caption="Figs. 3 and 7: two overlapping Gaussians on the sphere, seen from the side, first "
         "seed: the classes, AVH and the norm of the perceptron's embedding.",
         alt="Three views of a sphere: points of two classes, coloured by class, AVH and norm.",
+        legend={"scale": 3},
     )  # fmt: skip
 
 
@@ -243,7 +243,6 @@ def growth_figure(lab: kit.Lab, growth: Mapping[str, Mapping[str, Sequence[float
         axis.plot(values["norm"], values["confidence"], label="model confidence", color=COLOURS[1])
         axis.plot(values["norm"], values["avh"], label="AVH", color=COLOURS[0])
         axis.set(title=titles[which], xlabel="norm ‖x‖", ylabel="score", ylim=(-0.02, 1.05))
-    legend(figure)
     return lab.figure(
         figure, "growth",
         caption="Fig. 20: confidence and AVH of one point as its norm grows, by formula. AVH is a "
@@ -284,11 +283,11 @@ def path_figure(
     axes[1].set(title=f"{len(norms)} examples: median and quartiles",
                 xlabel="share of the steps until the prediction changes",
                 ylabel="share")  # fmt: skip
-    legend(figure, axes[1:])
     return lab.figure(
         figure, "adversarial",
         caption=f"Fig. 22: right test examples of {setting.dataset} pushed out of their class by "
         "gradient ascent, first seed. Left: one path in the embedding; right: norm and angle to "
         "the own class on the way.",
         alt="A path in the plane from one class to another; curves of norm and angle on the way.",
+        legend={"axes": axes[1:]},
     )  # fmt: skip

@@ -17,7 +17,7 @@ from hardsight.errors import ConfigError
 from hardsight.experiments import lab as kit
 from hardsight.experiments.avh._models import degraded
 from hardsight.registry import unknown_name
-from hardsight.report.figures import legend, panels
+from hardsight.report.figures import panels
 from hardsight.run.adapt import ADAPT_RULES, AdaptResult, adapt
 from hardsight.run_folder import read_parquet
 
@@ -301,7 +301,7 @@ def _last(done: AdaptResult, rule: str) -> float:
 
 
 def _by_round(lab: kit.Lab, runs: Runs, setting: Setting) -> kit.Figure:
-    figure, axes = panels(1, len(setting.pairs), width=3.4)
+    figure, axes = panels(1, len(setting.pairs), width=3.4, ylabel="mean class accuracy (%)")
     for axis, pair in zip(axes, setting.pairs, strict=True):
         for rule in setting.rules:
             series = [
@@ -317,8 +317,6 @@ def _by_round(lab: kit.Lab, runs: Runs, setting: Setting) -> kit.Figure:
             style = {"linestyle": "--", "color": "#1f1f1f"} if rule == _SOURCE else {}
             axis.plot(range(setting.rounds + 1), np.mean(full, axis=0), label=rule, **style)
         axis.set(title=_arrow(pair), xlabel="round", xticks=range(setting.rounds + 1))
-    axes[0].set_ylabel("mean class accuracy (%)")
-    legend(figure)
     ends = "; ".join(
         f"{rule} {np.mean([_last(done, rule) for done in runs.values()]):.1f} %"
         for rule in setting.rules

@@ -15,7 +15,7 @@ from hardsight.experiments import lab as kit
 from hardsight.experiments.avh._models import degraded
 from hardsight.geometry import pairwise_angles
 from hardsight.registry import unknown_name
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.train import TrainResult
 
 _DIGITS = "builtin:digits"
@@ -350,9 +350,8 @@ def _figure(lab: kit.Lab, grid: kit.Grid) -> kit.Figure:
                 )
         ax.set_xticks(range(len(domains)), [name.replace("_", " ") for name in domains])
         ax.set(title=model, ylabel="accuracy, %" if ax is axes[0] else "")
-    legend(figure)
     return lab.figure(
         figure, "domains",
-        caption="Accuracy on the domain left out: a point per seed, the bar at their mean.",
+        caption=f"Accuracy on the domain left out: {kit.DOTS}.",
         alt="Points of accuracy per domain for both losses, one panel per model.",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task
 from hardsight.registry import unknown_name
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 
 _NEW_HEAD = 92.98 - 91.69  # points that the paper gains by a new head
 _MEASURES = {
@@ -158,7 +158,7 @@ def mean_energies(outputs: kit.Outputs) -> Tensor:
 def _figure(
     lab: kit.Lab, setting: Setting, classes: Sequence[str], energies: Mapping[str, Sequence[Tensor]]
 ) -> kit.Figure:
-    figure, axes = panels(1, len(setting.targets), width=4.8)
+    figure, axes = panels(1, len(setting.targets), width=4.8, ylabel="mean energy E(y|x)")
     places = np.arange(len(classes))
     for place, target in zip(axes, setting.targets, strict=True):
         row = classes.index(target)
@@ -168,11 +168,9 @@ def _figure(
         place.axvline(row, color="grey", lw=0.8, linestyle=":")
         place.set_xticks(places, classes, rotation=45, ha="right")
         place.set_title(f"examples of class “{target}”")
-    axes[0].set_ylabel("mean energy E(y|x)")
-    legend(figure)
     return lab.figure(
         figure, "energy",
         caption="Mean conditional energy of each class over the test examples of one class (dotted "
-        "line); lower is more likely. Bands are one standard deviation over seeds.",
+        f"line); lower is more likely; {kit.BANDS}.",
         alt="Energy against class, one line per loss, with a dip at the examples' own class.",
     )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.scores import logit_margin
 
 _COLUMNS = ("median", "1st percentile", "negative, %", "median, relative")
@@ -123,7 +123,7 @@ def margin_measures(margins: Any, scale: float) -> dict[str, float]:
 
 
 def _figure(lab: kit.Lab, task: Task, margins: Mapping[str, list[tuple[Any, float]]]) -> kit.Figure:
-    figure, axes = panels(1, 2, width=4.0)
+    figure, axes = panels(1, 2, width=4.0, ylabel="density of test examples")
     for place, is_relative in zip(axes, (False, True), strict=True):
         values = {
             loss: np.concatenate([margin / (scale if is_relative else 1) for margin, scale in each])
@@ -139,8 +139,6 @@ def _figure(lab: kit.Lab, task: Task, margins: Mapping[str, list[tuple[Any, floa
         place.axvline(0, color="grey", lw=0.8, linestyle=":")
         place.set_xlabel("margin / scale of the logits" if is_relative else "margin, logits")
         place.set_yticks([])
-    axes[0].set_ylabel("density of test examples")
-    legend(figure)
     return lab.figure(
         figure, f"margins-{task.dataset.replace(':', '-')}",
         caption=f"{task.title}: margins of test examples of all seeds; left of 0 are errors. Left: "

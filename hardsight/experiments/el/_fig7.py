@@ -13,7 +13,7 @@ from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _attacks as attacks
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Fitted, Task
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.train import TrainResult
 
 KINDS = ("FGSM", "PGD, L∞", "PGD, L2")
@@ -331,7 +331,7 @@ def _hidden(loss: str, checks: kit.Grid) -> kit.Claim:
 
 
 def _figure(lab: kit.Lab, setting: Setting, curves: Found, checks: Found) -> kit.Figure:
-    figure, axes = panels(1, len(setting.kinds), width=3.4)
+    figure, axes = panels(1, len(setting.kinds), width=3.4, ylabel="accuracy, %")
     for place, kind in zip(axes, setting.kinds, strict=True):
         for colour, (loss, each) in zip(COLOURS, curves.items(), strict=False):
             values = [accuracies[kind] for accuracies in each if accuracies is not None]
@@ -342,12 +342,9 @@ def _figure(lab: kit.Lab, setting: Setting, curves: Found, checks: Found) -> kit
                 )
                 place.plot([setting.check_at], [worst], "x", color=colour, ms=8, mew=2)
         place.set(title=kind, xlabel="radius, pixels in [0, 1]")
-    axes[0].set_ylabel("accuracy, %")
-    legend(figure)
     return lab.figure(
         figure, "attacks",
-        caption="Accuracy against the radius of an attack; bands are one standard deviation over "
-        "seeds. Crosses: the strongest of all attacks at one radius; far below the line, the plain "
-        "attack was blind.",
+        caption=f"Accuracy against the radius of an attack; {kit.BANDS}. Crosses: the strongest of "
+        "all attacks at one radius; far below the line, the plain attack was blind.",
         alt="A panel per attack of falling accuracy against radius, one line per loss.",
     )  # fmt: skip

@@ -25,7 +25,7 @@ from hardsight.experiments import lab as kit
 from hardsight.experiments.el._recipes import CLAMP, loss_name
 from hardsight.losses import encouraging_loss
 from hardsight.models import SAGPoolNet
-from hardsight.report.figures import legend, panels
+from hardsight.report.figures import panels
 from hardsight.run.loop import seed_of
 from hardsight.run_folder import write_text
 
@@ -332,7 +332,7 @@ def _epochs_table(grid: kit.Grid) -> kit.Table:
 
 def _figure(lab: kit.Lab, grid: kit.Grid) -> kit.Figure:
     names = grid.names("data")
-    figure, axes = panels(1, len(names), width=3.4)
+    figure, axes = panels(1, len(names), width=3.4, ylabel="EL minus CE, points of test accuracy")
     for place, name in zip(axes, names, strict=True):
         runs = grid.at(data=name)
         plain = np.array(runs.values("test", loss="CE"))
@@ -345,8 +345,6 @@ def _figure(lab: kit.Lab, grid: kit.Grid) -> kit.Figure:
         place.axhline(0, color="#868e96", lw=1)
         losses = [loss.replace("EL, ", "") for loss in runs.names("loss") if loss != "CE"]
         place.set(title=_title(name), xticks=range(len(losses)), xticklabels=losses)
-    axes[0].set_ylabel("EL minus CE, points of test accuracy")
-    legend(figure)
     return lab.figure(
         figure, "differences",
         caption="Test accuracy of Encouraging Loss minus that of cross-entropy on the same split.",

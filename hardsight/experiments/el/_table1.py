@@ -10,7 +10,7 @@ from typing import Any
 from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task, loss_name
-from hardsight.report.figures import legend, panels
+from hardsight.report.figures import panels
 
 _PAPER = {  # CE and EL; ResNet-50 and EfficientNet-B0 on CIFAR-10
     "mnist/el_mnist": ("99.42 ± 0.06", "99.56 ± 0.05"),
@@ -183,7 +183,7 @@ def _paper_effect(name: str) -> float:
 
 def _figure(lab: kit.Lab, grid: kit.Grid, forms: Mapping[str, float]) -> kit.Figure:
     names = grid.names("task")
-    figure, axes = panels(1, len(names), width=3.2)
+    figure, axes = panels(1, len(names), width=3.2, ylabel="test accuracy, %")
     for place, name in zip(axes, names, strict=True):
         points = grid.at(task=name).series("test", "loss")
         el = {end: points[loss] for loss, end in forms.items() if loss in points}
@@ -195,8 +195,6 @@ def _figure(lab: kit.Lab, grid: kit.Grid, forms: Mapping[str, float]) -> kit.Fig
             place.axhspan(mean - std, mean + std, color="#1971c2", alpha=0.12, lw=0)
         place.set(title=Task.named(name).title.replace(", ", ",\n", 1), xticks=list(el),
                   xlabel="LE, where the log of the bonus ends")  # fmt: skip
-    axes[0].set_ylabel("test accuracy, %")
-    legend(figure)
     return lab.figure(
         figure, "accuracy",
         caption="Test accuracy against LE; bars and band are one standard deviation over seeds. "

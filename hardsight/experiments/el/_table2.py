@@ -11,7 +11,7 @@ from typing import Any
 from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task, loss_name
-from hardsight.report.figures import legend, panels
+from hardsight.report.figures import panels
 
 _PAPER = {  # CIFAR-10, ResNet-50; the paper's loss is LE = 1
     ("CE", "1"): "92.34 ± 0.70", ("CE", "2"): "91.53 ± 0.19",
@@ -226,7 +226,6 @@ def _figure(lab: kit.Lab, adam: kit.Grid) -> kit.Figure:
         foot = axes.get_xaxis_transform()
         axes.plot(gone, [0.02] * len(gone), "x", transform=foot, **same)
     axes.set(xscale="log", xlabel="largest learning rate of AdamW", ylabel="test accuracy, %")
-    legend(figure)
     return lab.figure(
         figure, "learning-rates",
         caption="Accuracy at the end of training against the learning rate of AdamW; lines are "

@@ -58,10 +58,8 @@ class Setting(Recipe):
 def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     tables, questions = [], []
     for name, part in data.items():
-        title, grid = (
-            Task.named(name).title,
-            kit.Grid.read(part["accuracy"], setting.seeds, "method"),
-        )
+        title = Task.named(name).title
+        grid = kit.Grid.read(part["accuracy"], setting.seeds, "method")
         questions += _questions(title, grid, len(part["class_counts"]))
         counts = ", ".join(str(n) for n in part["class_counts"])
         tables.append(

@@ -10,7 +10,7 @@ import numpy as np
 
 from hardsight.experiments import lab as kit
 from hardsight.registry import SCORES, SUMMARIES
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.table import SUSPICION
 
 MEASURES = ("AUROC", "precision")
@@ -216,7 +216,6 @@ def finding_figure(lab: kit.Lab, trials: Sequence[Mapping[str, Any]]) -> kit.Fig
             )  # fmt: skip
         title = f"{name.removeprefix('builtin:')}, {kind}"
         ax.set(title=title, xlabel="wrong labels, %", ylabel=measure)
-    legend(figure)
     return lab.figure(
         figure, "label-errors",
         caption="How well planted label errors are found, against the share of wrong labels; mean "

@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -165,13 +167,9 @@ def label_fixing(lab: kit.Lab, setting: Setting) -> kit.Result:
     """
     for module in ("starlette", "uvicorn", "duckdb"):
         require(module, extra="app", feature="the experiment label-fixing")
-    trials: list[dict[str, Any]] = []
-    with lab.progress("reviews", len(setting.kinds) * len(setting.seeds)) as advance:
-        for kind in setting.kinds:
-            for seed in setting.seeds:
-                lab.step(f"{kind} noise, seed {seed}")
-                trials += _trial(lab, setting, kind, seed)
-                advance(1)
+    cases = product(setting.kinds, setting.seeds)
+    trial = partial(_trial, lab, setting)
+    trials = lab.trials("reviews", cases, trial, told="{} noise, seed {}".format)
     return kit.Result(figures=[_figure(lab, trials)], data={"trials": trials})
 
 

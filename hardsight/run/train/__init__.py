@@ -8,6 +8,7 @@ from hardsight.run.train._batches import StreamedBatches as StreamedBatches
 from hardsight.run.train._batches import Ticket as Ticket
 from hardsight.run.train._batches import TrainBatches as TrainBatches
 from hardsight.run.train._batches import class_balanced_rows as class_balanced_rows
+from hardsight.run.train._batches import evaluation_batches as evaluation_batches
 from hardsight.run.train._capture import HostState as HostState
 from hardsight.run.train._capture import Passed as Passed
 from hardsight.run.train._capture import RecordedStep as RecordedStep
