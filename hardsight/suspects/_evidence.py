@@ -7,10 +7,12 @@ strongest other class, the rival, so that everything above this file is the same
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from hardsight.gallery import class_numbers, is_finite
 from hardsight.table import SUSPICION, ScoreTable
@@ -74,7 +76,8 @@ class Rows:
         held_out: whether the example was held out of training.
         led: in how many epochs a rival led; -1 if training was not tracked.
         seen: in how many epochs the example was seen.
-        rival_share: mean probability of the rival through training; NaN if it was not kept.
+        rival_share: mean probability of the rival through training, NaN if it was not kept; empty
+            for other evidence.
     """
 
     label: NDArray[np.int32]
@@ -93,19 +96,22 @@ class Rows:
         return _chance(-self.margin)
 
     def rival_probability(
-        self, at: NDArray[np.int64] | slice | int = slice(None)
+        self, at: NDArray[np.integer] | slice | int = slice(None)
     ) -> NDArray[np.float32]:
         """Probability of the rival; it follows from the margin, and never is more than is left.
 
         Through training it was averaged like that of the label: odds of averages would not tell.
         """
-        margin, label, known = self.margin[at], self.probability[at], self.rival_share[at]
+        margin, label = self.margin[at], self.probability[at]
         # beyond e^80 the ratio is 0 or infinite in float32 anyway
         odds = np.exp(-np.clip(margin, -80, 80))
         # a label whose probability is too small for a number leaves all of it to its rival
         rival = np.where(label > 0, label * odds, np.where(margin < 0, 1, 0))
-        rival = np.where(np.isnan(known), np.minimum(rival, 1 - label), known)
-        return rival.astype(np.float32)
+        rival = np.minimum(rival, 1 - label).astype(np.float32)
+        if not len(self.rival_share):
+            return rival
+        known = self.rival_share[at]
+        return np.where(np.isnan(known), rival, known)
 
 
 def evidence_of(table: ScoreTable, by: str | None = None) -> Evidence:
@@ -136,19 +142,27 @@ def _kind_of_pass(table: ScoreTable) -> str:
     return SEEN if sample == "in-sample" else ONE_PASS
 
 
-def rows_of(table: ScoreTable, evidence: Evidence) -> Rows:
-    """What the evidence says about all rows; a group of rows is read at a time."""
+def rows_of(table: ScoreTable, evidence: Evidence, *, without: Collection[str] = ()) -> Rows:
+    """What the evidence says about all rows; a group of rows is read at a time.
+
+    Args:
+        table: to read.
+        evidence: which of its columns.
+        without: attributes that are left empty.
+    """
+    without = {*without, *(() if evidence.kind == TRACKED else ("rival_share",))}
     # an empty part tells the types of the columns before any row is read
     none = _part(ScoreTable(table.rows_at(np.empty(0, np.int64))), evidence, table)
-    whole = Rows(
-        *(np.empty(len(table), getattr(none, column.name).dtype) for column in fields(Rows))
-    )
+    length = {column.name: 0 if column.name in without else len(table) for column in fields(Rows)}
+    whole = Rows(**{name: np.empty(n, getattr(none, name).dtype) for name, n in length.items()})
     start = 0
     for part in table.parts(evidence.columns(table)):
         rows = _part(part, evidence, table)
-        for column in fields(Rows):
-            getattr(whole, column.name)[start : start + len(part)] = getattr(rows, column.name)
+        for name in (name for name in length if name not in without):
+            getattr(whole, name)[start : start + len(part)] = getattr(rows, name)
         start += len(part)
+    # what was read is free, but stays with the process: some 50 MiB of ten million rows
+    pa.default_memory_pool().release_unused()
     return whole
 
 

@@ -31,6 +31,7 @@ same rank among the examples that were learned.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,20 +82,25 @@ class Estimate:
     why_not: str = ""
 
 
-def wrong_chances(table: ScoreTable, rows: Rows, evidence: Evidence) -> Estimate:
+def wrong_chances(
+    table: ScoreTable, rows: Rows, evidence: Evidence, *, with_shares: bool = True
+) -> Estimate:
     """The chance of each label to be wrong, by models that never saw its example.
 
     Args:
         table: that is judged.
         rows: what the evidence says about it.
         evidence: where that comes from.
+        with_shares: also for shares, not only for the order.
     """
     if evidence.kind == TRACKED:
-        return _of_held_out(table)
+        return _of_held_out(table) if with_shares else Estimate()
     why_not = _why_not(rows, evidence)
     if why_not:
         return Estimate(why_not=why_not)
-    return Estimate(*_placed(len(rows.label), np.arange(len(rows.label)), rows))
+    every = np.arange(len(rows.label), dtype=np.int32 if len(rows.label) < 2**31 else np.int64)
+    beliefs = [_IN_ORDER, _IN_SHARE] if with_shares else [_IN_ORDER]
+    return Estimate(*_placed(len(every), every, rows, beliefs))
 
 
 def _of_held_out(table: ScoreTable) -> Estimate:
@@ -114,17 +120,19 @@ def _of_held_out(table: ScoreTable) -> Estimate:
             why_not=f"{judged:,} examples were held out of training, and {needed:,} are needed, "
             f"{_CLASS_ROWS} of each class; {advice}",
         )
-    return Estimate(share=_placed(len(table), at, rows)[1])
+    return Estimate(share=_placed(len(table), at, rows, [_IN_SHARE])[0])
 
 
 def _placed(
-    count: int, at: NDArray[np.int64], rows: Rows
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    count: int, at: NDArray[np.integer], rows: Rows, beliefs: Sequence[float]
+) -> list[NDArray[np.float32]]:
     """Chances of some of ``count`` rows; NaN for the others, and for those without a score."""
-    order, share = (np.full(count, np.nan, np.float32) for _ in range(2))
-    judged = np.flatnonzero(_judged(rows))
-    order[at[judged]], share[at[judged]] = _chances(rows, judged)
-    return order, share
+    judged = _numbers(_judged(rows))
+    placed = []
+    for chance in _chances(rows, judged, beliefs):
+        placed.append(np.full(count, np.nan, np.float32))
+        placed[-1][at[judged]] = chance
+    return placed
 
 
 def error_shares(chance: NDArray[np.float32], order: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -169,35 +177,44 @@ def _why_not(rows: Rows, evidence: Evidence) -> str:
     return ""
 
 
-def _chances(rows: Rows, at: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The chance of each of some rows that its label is wrong, for their order and for shares."""
+def _numbers(chosen: NDArray[np.bool_]) -> NDArray[np.integer]:
+    """The rows that are chosen, in 4 bytes each if there are not too many."""
+    return np.flatnonzero(chosen).astype(np.int32 if len(chosen) < 2**31 else np.int64)
+
+
+def _chances(
+    rows: Rows, at: NDArray[np.integer], beliefs: Sequence[float]
+) -> list[NDArray[np.float32]]:
+    """The chance of each of some rows that its label is wrong, once for each belief."""
     differs = (rows.margin[at] < 0) & (rows.rival[at] >= 0)
     top = np.where(differs, rows.rival[at], rows.label[at])
-    group, count = _large_classes(top)
-    cell = group.astype(np.int32) * _BINS
+    cell, count = _large_classes(top)
+    cell *= _BINS
     for start in range(0, len(at), _AT_ONCE):  # bounds what is in float64
         cell[start : start + _AT_ONCE] += _places(*_shares(rows, at[start : start + _AT_ONCE]))
     if not differs.any():
-        return np.zeros(len(at), np.float32), np.zeros(len(at), np.float32)
+        return [np.zeros(len(at), np.float32) for _ in beliefs]
     mixture = _Mixture.of(cell, differs, count)
-    facts = _Facts(_left(*_shares(rows, at[differs])), top[differs], rows.label[at][differs])
+    contradicted = at[differs]
+    left = _left(*_shares(rows, contradicted))
+    facts = _Facts(left, top[differs], rows.label[contradicted])
 
-    def found(belief: float) -> NDArray[np.float32]:
-        chance = np.zeros(len(at), np.float32)
+    def chances(belief: float) -> NDArray[np.float32]:
+        found = np.zeros(len(at), np.float32)
         likeness = np.zeros(int(top.max()) + 1)
         for _ in range(_ROUNDS):  # which classes are confused tells how often both are wrong alike
-            by_confidence = mixture.if_they_differ(cell[differs], likeness[top[differs]])
-            chance[differs], likeness = _sharpened(by_confidence, facts, len(likeness), belief)
-        agree = np.flatnonzero(~differs)
+            by_confidence = mixture.if_they_differ(cell[differs], likeness[facts.top])
+            found[differs], likeness = _sharpened(by_confidence, facts, len(likeness), belief)
+        agree = _numbers(~differs)
         for start in range(0, len(agree), _AT_ONCE):
             part = agree[start : start + _AT_ONCE]
-            chance[part] = mixture.if_they_agree(cell[part], likeness[top[part]])
-        return chance
+            found[part] = mixture.if_they_agree(cell[part], likeness[top[part]])
+        return found
 
-    return found(_IN_ORDER), found(_IN_SHARE)
+    return [chances(belief) for belief in beliefs]
 
 
-def _shares(rows: Rows, at: NDArray[np.int64]) -> tuple[Values, Values]:
+def _shares(rows: Rows, at: NDArray[np.integer]) -> tuple[Values, Values]:
     """Probabilities of label and rival."""
     return rows.probability[at].astype(np.float64), rows.rival_probability(at).astype(np.float64)
 
@@ -260,12 +277,12 @@ class _Mixture:
         return wrong, differ, np.clip(mistake, 0, 1)
 
 
-def _large_classes(top: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
+def _large_classes(top: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
     """A group per class with enough rows; all other classes are one more."""
     counts = np.bincount(top)
     largest = np.argsort(-counts, kind="stable")[:_MOST_CLASSES]
     largest = largest[counts[largest] >= _CLASS_ROWS]
-    group_of = np.full(len(counts), len(largest))
+    group_of = np.full(len(counts), len(largest), np.int32)
     group_of[largest] = np.arange(len(largest))
     return group_of[top], len(largest) + 1
 
