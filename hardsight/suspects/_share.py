@@ -98,9 +98,10 @@ def wrong_chances(
     why_not = _why_not(rows, evidence)
     if why_not:
         return Estimate(why_not=why_not)
-    every = np.arange(len(rows.label), dtype=np.int32 if len(rows.label) < 2**31 else np.int64)
+    every = _numbers(np.ones(len(rows.label), np.bool_))
     beliefs = [_IN_ORDER, _IN_SHARE] if with_shares else [_IN_ORDER]
-    return Estimate(*_placed(len(every), every, rows, beliefs))
+    found = _placed(len(every), every, rows, beliefs)
+    return Estimate(order=found[0], share=found[-1] if with_shares else None)
 
 
 def _of_held_out(table: ScoreTable) -> Estimate:
@@ -377,8 +378,8 @@ def _left(label: Values, rival: Values) -> Values:
     rest = np.maximum(1 - rival, label)
     told = np.log(np.maximum(label, 1e-38)) - np.log(np.maximum(rest, 1e-38))
     beyond = np.log(np.maximum(label, 1e-38)) - np.log(_LEAST_LEFT)
-    left: Values = np.round(np.where(rest > _LEAST_LEFT, told, np.minimum(beyond, 0)), 2)
-    return left
+    left: Values = np.where(rest > _LEAST_LEFT, told, np.minimum(beyond, 0))
+    return left.round(2)
 
 
 @dataclass(frozen=True)
