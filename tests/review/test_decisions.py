@@ -2,6 +2,7 @@
 
 import sqlite3
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import hardsight
 from hardsight.errors import MissingDataError, TableError
 from hardsight.review import decisions
+from hardsight.review._dashboard import errors_left
 from tests.review import made
 
 WRONG = [18, 38, 58, 78, 98, 118]  # positions in the data of the rows 9, 19, ...
@@ -294,3 +296,29 @@ def test_a_decision_costs_no_memory_that_grows_with_the_table(tmp_path):
         tracemalloc.stop()
         app.close()
     assert peak < rows
+
+
+@pytest.mark.parametrize("rest", [0.0, 0.2, 0.5, 0.8])
+def test_the_interval_of_errors_left_holds_whatever_the_rest_of_the_queue_is(rest):
+    """Of the beginning, which was looked at, nine in ten are wrong; nobody knows the rest."""
+    n, looked = 2000, 200
+    wrong = np.arange(n) % 10 < 10 * np.where(np.arange(n) < looked, 0.9, rest)
+    label = np.zeros(n, np.int32)
+    suspects = SimpleNamespace(order=np.arange(n), is_suspect=np.ones(n, bool))
+
+    class Table:
+        def __len__(self):
+            return n
+
+    rows = Table()
+    rows.suspects, rows.label = suspects, label
+    verdict = np.where(wrong[:looked], 1, 0)
+    found = SimpleNamespace(rows=np.arange(looked), verdict=verdict)
+    left = errors_left(rows, found)
+    truth = int(wrong[looked:].sum())
+    assert left["low"] - 50 <= truth <= left["high"] + 50  # 95 %: the ends themselves may be out
+    # once somebody has looked at the end, what lies between is bounded on both sides
+    ends = np.r_[np.arange(looked), np.arange(n - looked, n)]
+    both = SimpleNamespace(rows=ends, verdict=np.where(wrong[ends], 1, 0))
+    closer = errors_left(rows, both)
+    assert closer["high"] - closer["low"] <= left["high"] - left["low"]
