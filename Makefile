@@ -29,6 +29,9 @@ test: $(STAMP) browser  ## run the test suite
 test-fuzz: $(STAMP)  ## run the second thousand random cases of the command line
 	HARDSIGHT_FUZZ_FIRST=1000 OMP_NUM_THREADS=1 $(PYTEST) -q tests/fuzz/test_fuzz.py
 
+test-notebooks: $(STAMP)  ## run the notebooks of examples/, each in a kernel of its own
+	OMP_NUM_THREADS=1 $(PYTEST) -q -m notebooks tests/examples/test_notebooks.py
+
 # What another processor, another number of threads and other seeds may change.
 NUMERIC := tests/contracts tests/evaluate tests/heads tests/kernels tests/losses tests/models \
 	tests/run/test_evaluate.py tests/scores tests/selftrain tests/stats tests/test_geometry.py
@@ -62,7 +65,10 @@ lint: $(STAMP)  ## ruff and mypy
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
-check: lint docs test test-fuzz test-portable  ## what CI checks
+notebooks: $(STAMP)  ## run the notebooks of examples/ again and store what they show
+	$(BIN)/python docs/_build_tools/notebooks.py
+
+check: lint docs test test-notebooks test-fuzz test-portable  ## what CI checks
 
 bench: $(STAMP)  ## run the CPU benchmarks and print their tables
 	$(BIN)/python -m benchmarks
@@ -70,4 +76,4 @@ bench: $(STAMP)  ## run the CPU benchmarks and print their tables
 browser:  ## install Chromium for the browser tests where it is missing
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || sh .ci/install-chromium
 
-.PHONY: help setup demo test test-fuzz test-portable test-seeds test-oldest test-newest test-wheel lint docs check bench browser
+.PHONY: help setup demo test test-notebooks test-fuzz test-portable test-seeds test-oldest test-newest test-wheel lint docs notebooks check bench browser

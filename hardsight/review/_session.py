@@ -85,12 +85,12 @@ class Session:
         for column in ("index", "id", "label"):
             if column not in self.table.columns:
                 raise TableError(f"{run} has no column {column!r}, so there is nothing to review")
-        self.title = _title(Path(run))
+        self.title, decisions = _title(Path(run)), store_file(self.table)
         self.maps = Maps(self.table, card)
         self.neighbours = Neighbours(self.table)
         self.rows = Rows(self.table)
         self.store = Store(
-            store_file(self.table),
+            decisions,
             identity=identity(self.table),
             index=self.rows.index,
             label=self.rows.label,

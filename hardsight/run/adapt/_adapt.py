@@ -44,6 +44,7 @@ from hardsight.run.train import (
     numbered_for,
     opened_sources,
     output_of,
+    refuse_ranks,
     run_recipe,
     typed_model,
 )
@@ -205,6 +206,7 @@ def _run(
     config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
 ) -> AdaptResult:
     pl = require("lightning.pytorch", extra="train", feature="adapting")
+    refuse_ranks("adapting")
     claim = RunFolder(config.out).claimed(
         ADAPT, reads=(source, target), resume=config.resume, overwrite=config.overwrite
     )

@@ -526,14 +526,14 @@ def _check_active(losses: Sequence[LossConfig], epochs: int) -> None:
     """Raise if the model would learn nothing in some epoch."""
     silent = [epoch for epoch in range(epochs) if not any(loss.weight_at(epoch) for loss in losses)]
     if silent:
-        spans = ", ".join(_span(loss) for loss in losses)
+        spans = ", ".join(span_in_words(loss) for loss in losses)
         raise ConfigError(
-            f"every loss is off in {_listed(silent)} (counted from 0) of {epochs}, so nothing "
-            f"would be learned there: {spans}; let one of them play a part in every epoch"
+            f"every loss is off in {epochs_in_words(silent)} (counted from 0) of {epochs}, so "
+            f"nothing would be learned there: {spans}; let one of them play a part in every epoch"
         )
 
 
-def _span(loss: LossConfig) -> str:
+def span_in_words(loss: LossConfig) -> str:
     """When a loss plays a part, in words."""
     if not loss.weight:
         return f"{loss.name} has a weight of 0"
@@ -543,7 +543,7 @@ def _span(loss: LossConfig) -> str:
     return f"{loss.name}{since}{until}{ramp}"
 
 
-def _listed(epochs: Sequence[int]) -> str:
+def epochs_in_words(epochs: Sequence[int]) -> str:
     """Epochs in words, runs of them as their ends."""
     runs: list[list[int]] = []
     for epoch in epochs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
@@ -30,7 +31,12 @@ from hardsight.run.loop import (
     returning,
 )
 from hardsight.run.train._batches import EpochRows, EvaluationBatches, Pixels, batches_of
-from hardsight.run.train._config import SamplingConfig, TrainConfig
+from hardsight.run.train._config import (
+    SamplingConfig,
+    TrainConfig,
+    epochs_in_words,
+    span_in_words,
+)
 from hardsight.run.train._data import (
     PartOfData,
     Sources,
@@ -437,10 +443,18 @@ def _tell_what_is_not_trained(
             f"the head learns from the features of {config.model.name} {origin}; name "
             "model.weights, or leave freeze_body out"
         )
-    num_classes = len(sources.order.names)
-    if config.freeze_body or loss.trains_head(epochs=config.epochs, num_classes=num_classes):
-        return  # or refused later, as nothing would learn
     names = ", ".join(term.config.name for term in loss.terms)
+    num_classes = len(sources.order.names)
+    idle = loss.epochs_without_head(epochs=config.epochs, num_classes=num_classes)
+    if config.freeze_body and idle:
+        raise ConfigError(
+            "freeze_body lets the head alone learn, and no loss depends on its weights in "
+            f"{epochs_in_words(idle)} (counted from 0) of {config.epochs}: "
+            f"{', '.join(map(span_in_words, config.loss))}; let one that reads the logits, such as "
+            "cross_entropy, play a part in every epoch, or leave freeze_body out"
+        )
+    if len(idle) < config.epochs:
+        return
     warn(
         f"the head is not trained: no loss depends on its weights ({names}), so that predictions "
         "and accuracy are those of the weights it begins with; add one that reads the logits, such "
@@ -594,6 +608,12 @@ def _tested(task: _Task, test: Decoded, pixels: Pixels) -> dict[str, float]:
         logits = logits_of(model(batch.inputs)).float()
         tally.add(nn.functional.cross_entropy(logits, batch.labels), logits, batch.labels)
     loss, accuracy = tally.means()
+    if not math.isfinite(loss):  # finite weights can be too large for what follows from them
+        warn(
+            f"the test loss is {loss}: the trained model has outputs that are not finite or beyond "
+            "all measure, and its accuracy means nothing; lower optimizer.lr or the options of the "
+            "loss, or set gradient_clip"
+        )
     return {"accuracy": accuracy, "loss": loss, "examples": len(test)}
 
 
