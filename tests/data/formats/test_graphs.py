@@ -176,6 +176,10 @@ def test_a_recipe_trains_on_graphs_and_tracks_every_one(tmp_path):
     scores = hs.score(model, data, weights=tmp_path / "run" / "model.safetensors", device="cpu")
     assert scores.accuracy() == 1.0
     assert "data:image/png" in hs.write_report(tmp_path / "run").read_text(encoding="utf-8")
+    named = (None, model, tmp_path / "run" / "model.safetensors")
+    card = hs.evaluation_card([named], data, feature_examples=10, map_examples=10, device="cpu")
+    assert card["models"][0]["accuracy"]["top1"]["value"] == 1.0
+    assert "holds the kind 'graph'" in card["models"][0]["robustness"]["note"]
     with pytest.raises(ConfigError, match=r"data.tokenizer plays no part: .* holds no texts"):
         hs.train(model, {"name": str(data), "tokenizer": "x"}, out=tmp_path / "other", **options)
 
