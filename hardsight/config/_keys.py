@@ -75,6 +75,8 @@ class EvaluateKeys(_ModelKeys, total=False):
     train: str | None
     ood_split: str | None
     train_split: str | None
+    text_column: str | None
+    label_column: str | None
     epsilons: tuple[float, ...] | None
     epsilons_l2: tuple[float, ...] | None
     attack_steps: int

@@ -23,6 +23,7 @@ from hardsight.errors import DataError, MissingDataError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
 
     from hardsight.data.source._view import SourceView
 
@@ -235,6 +236,8 @@ class InputKind(ABC):
             go through the model together; each still has its own row.
         in_processes: whether loader processes are of use.
         task: what a model does with an example: ``"classify"`` it, or ``"predict"`` its tokens.
+        has_words: whether a tokenizer reads it.
+        has_one_shape: whether batches of equally many examples have the same shapes.
     """
 
     name: str
@@ -242,6 +245,8 @@ class InputKind(ABC):
     task: str = "classify"
     batches_at_once: int = 1
     in_processes: bool = True
+    has_words: bool = False
+    has_one_shape: bool = True
 
     @abstractmethod
     def collated(self, contents: list[Any]) -> tuple[Any, Mapping[str, ArrayLike]]:
@@ -284,6 +289,21 @@ class InputKind(ABC):
     def spread(self, contents: list[Any]) -> Spread | None:
         """The rows of some examples; ``None`` if each example is a row."""
         return None
+
+    def packed(self, contents: list[Any]) -> tuple[Tensor, int]:
+        """Examples to train on, ``[N, K, L]``, and how many of them were cut.
+
+        Args:
+            contents: of the examples, ``None`` for one that cannot be read, whose row nobody sees.
+
+        Raises:
+            DataError: examples of this kind are not trained on.
+        """
+        raise DataError(f"examples of the kind {self.name!r} are not trained on; score them")
+
+    def unpacked(self, rows: Tensor) -> dict[str, Tensor]:
+        """Inputs of a model from some rows of :meth:`packed`, ``[B, K, L]``."""
+        raise DataError(f"examples of the kind {self.name!r} are not packed")
 
 
 @dataclass(frozen=True)

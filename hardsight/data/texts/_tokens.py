@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +38,7 @@ class Texts(InputKind):
 
     name = "text"
     in_processes = False
+    has_words = True
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
@@ -140,6 +140,25 @@ class Tokens(Texts):
         other._pads, other.origin = False, f"{self.origin}, none of them padded"
         return other
 
+    def packed(self, contents: list[Any]) -> tuple[Tensor, int]:
+        """All texts as one tensor; K are the inputs of the model, ids first."""
+        import torch
+
+        rows, cut = self.encoded(["." if text is None else str(text) for text in contents])
+        found = self.padded(rows)
+        return torch.stack([found[key] for key in self.keys], dim=1).to(torch.int32), sum(cut)
+
+    def unpacked(self, rows: Tensor) -> dict[str, Tensor]:
+        """The inputs of the model.
+
+        On a CPU columns that are padding in every row of a batch are left out. A GPU may record
+        the step, whose shapes may not change.
+        """
+        rows = rows.long()
+        if MASK in self.keys and rows.device.type == "cpu":
+            rows = rows[:, :, : int(rows[:, self.keys.index(MASK)].sum(dim=1).max())]
+        return {key: rows[:, at] for at, key in enumerate(self.keys)}
+
     def encoded(self, texts: list[str]) -> tuple[list[dict[str, list[int]]], list[bool]]:
         """Tokens of each text by the names of the inputs, and whether it was cut.
 
@@ -204,41 +223,6 @@ def together(
         chunk.append(at)
     if chunk:
         yield chunk
-
-
-def packed_rows(tokens: Tokens, texts: list[str]) -> tuple[Tensor, int]:
-    """All texts as one tensor ``[N, K, L]`` for training, and how many of them were cut.
-
-    K are the inputs of the model, ids first; see :func:`unpacking`.
-    """
-    import torch
-
-    rows, cut = tokens.encoded(texts)
-    found = tokens.padded(rows)
-    return torch.stack([found[key] for key in tokens.keys], dim=1).to(torch.int32), sum(cut)
-
-
-@contextmanager
-def unpacking(model: nn.Module, tokens: Tokens) -> Iterator[None]:
-    """A model of texts takes :func:`packed_rows`, ``[B, K, L]``, meanwhile.
-
-    On a CPU columns that are padding in every row of a batch are left out. A GPU may record the
-    step, whose shapes may not change.
-    """
-
-    def unpacked(_module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        if not args or getattr(args[0], "ndim", 0) != 3:
-            return args, kwargs
-        rows = args[0].long()
-        if MASK in tokens.keys and rows.device.type == "cpu":
-            rows = rows[:, :, : int(rows[:, tokens.keys.index(MASK)].sum(dim=1).max())]
-        return (), {key: rows[:, at] for at, key in enumerate(tokens.keys)} | kwargs
-
-    handle = model.register_forward_pre_hook(unpacked, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def model_inputs(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:

@@ -25,7 +25,7 @@ from hardsight.run.adapt._config import (
     AdaptConfig,
     say_what_plays_no_part,
 )
-from hardsight.run.adapt._data import Pool, Target, opened_target
+from hardsight.run.adapt._data import Pool, Target, only_pictures, opened_target
 from hardsight.run.adapt._rounds import RuleRun, SharedByRules, rule_notes, run_rule
 from hardsight.run.loop import (
     chosen_device,
@@ -227,7 +227,7 @@ def _run_in(
 
     folder, device = run.folder, chosen_device(config.device)
     stated, config = config, _as_trained(config, model)
-    sources = opened_sources(config.source, source, seed=config.seed)
+    sources = opened_sources(config.source, source, seed=config.seed, read=only_pictures)
     # of what was stated, not of what a trained model states for its images
     round_recipe = stated.recipe(stated.retrain, out=config.out, epochs=config.retrain.epochs or 1)
     check_parts(round_recipe, sources.train)

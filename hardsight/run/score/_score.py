@@ -401,7 +401,7 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
             source = decoded_once(source, workers=asked.workers, show=asked.show_progress)
         marks = data_marks(source)  # before classes are matched: of the data as it was named
         if asked.tokenizer is not None and (
-            isinstance(source, EmbeddingSource) or source.kind is None
+            isinstance(source, EmbeddingSource) or source.kind is None or not source.kind.has_words
         ):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
         groups = None if asked.group is None else groups_of(source, asked.group, plan.specs)

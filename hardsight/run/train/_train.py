@@ -75,10 +75,10 @@ from hardsight.run.train._folder import (
     trackers_of,
 )
 from hardsight.run.train._images import Decoded
+from hardsight.run.train._kinds import KindReader
 from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
 from hardsight.run.train._ranks import Shard, on_ranks
 from hardsight.run.train._sampling import SelfPaced, epoch_rows
-from hardsight.run.train._texts import TextReader
 from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
@@ -302,6 +302,7 @@ class _Task:
         show: force progress bars on or off.
         title: of the progress bar.
         rows: which examples an epoch draws, if not every one once.
+        has_one_shape: whether a step of a full batch can be recorded.
     """
 
     config: TrainConfig
@@ -316,6 +317,7 @@ class _Task:
     show: bool | None
     title: str
     rows: EpochRows | None = None
+    has_one_shape: bool = True
 
 
 def run_recipe(
@@ -337,14 +339,14 @@ def run_recipe(
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
-        texts: TextReader | None = None
+        reader: KindReader | None = None
 
         def read(source: ExampleSource) -> ExampleSource:
-            nonlocal texts
+            nonlocal reader
             if source.kind is None and config.data.tokenizer is None:
                 return source
-            texts = texts or TextReader(config, model, device)
-            return texts.read(source)
+            reader = reader or KindReader(config, model, device)
+            return reader.read(source)
 
         sources = opened_sources(
             config.data,
@@ -356,9 +358,9 @@ def run_recipe(
             read=read,
         )
         loaded = None
-        if texts is not None:
-            loaded = texts.loaded
-            stack.enter_context(texts.at_work())
+        if reader is not None:
+            loaded = reader.loaded
+            stack.enter_context(reader.at_work())
         is_stated = None not in (config.data.mean, config.data.std)
         loaded = loaded or loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
@@ -405,6 +407,7 @@ def run_recipe(
                 show=show,
                 title="training" if part is None else f"training on {part.what}",
                 rows=rows_of_epoch,
+                has_one_shape=reader is None or reader.kind is None or reader.kind.has_one_shape,
             ),
         )
 
@@ -510,7 +513,7 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
     from hardsight.run.train.engine import TrainModule, evaluation_tracking
 
     config, sources, head, model = task.config, task.sources, task.head, task.loaded.model
-    is_recorded = records_steps(config, task.device)
+    is_recorded = task.has_one_shape and records_steps(config, task.device)
     start = start_of(config)
     trainer = trainer_of(pl, config, task.device, task.loss)
     shard = Shard(trainer.global_rank, trainer.world_size)
