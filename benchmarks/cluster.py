@@ -6,6 +6,10 @@ others use as well, seconds on the clock say little: beside them stands the proc
 actors. What one actor needs for the rows, against what two need together, is how close two cores
 that nobody else uses would come to linear, as long as both get the same share of the work.
 
+``python -m benchmarks.cluster --photos --rows 192 --repeats 3`` on two idle cores is the case that
+computing bounds: ``of_linear_on_the_clock`` is to be 0.9 or more, and ``load`` says whether the
+cores were idle.
+
 ``--part memory`` shows the driver's peak for more and more rows: memory of its own, and pages of
 files that it reads, which the system takes back when it needs them.
 """
@@ -173,12 +177,13 @@ def speed(options: Any, place: Path) -> None:
             runs.append([run(folder, actors) for folder in folders])
     more = sizes[1] - sizes[0]
     alone = statistics.median(long["actors"][0] - short["actors"][0] for short, long in found[1])
-    rows = [_speed_row(actors, runs, alone, more) for actors, runs in found.items()]
+    clock = statistics.median(long["seconds"] - short["seconds"] for short, long in found[1])
+    rows = [_speed_row(actors, runs, alone, clock, more) for actors, runs in found.items()]
     publish(f"scoring on Ray, {more:,} {what}", rows, file=options.out)
 
 
 def _speed_row(
-    actors: int, runs: list[list[dict[str, Any]]], alone: float, more: int
+    actors: int, runs: list[list[dict[str, Any]]], alone: float, clock: float, more: int
 ) -> dict[str, Any]:
     seconds = [long["seconds"] - short["seconds"] for short, long in runs]
     total = [sum(long["actors"]) - sum(short["actors"]) for short, long in runs]
@@ -191,6 +196,7 @@ def _speed_row(
         cpu_s=round(middle, 2),
         cpu_ms_per_row=round(1000 * middle / more, 4),
         of_linear=round(alone / middle, 2),
+        of_linear_on_the_clock=round(clock / (actors * statistics.median(seconds)), 2),
         busiest_share=round(statistics.median(busiest), 2),
         others_cpu_s=round(other, 2),
         load=round(os.getloadavg()[0], 1),

@@ -70,7 +70,7 @@ def wrong_chances(rows: Rows, evidence: Evidence) -> NDArray[np.float32] | None:
     if why_no_share(rows, evidence):
         return None
     found = np.full(len(rows.label), np.nan, np.float32)
-    at = np.flatnonzero(_judged(rows))
+    at = _numbers(_judged(rows))
     found[at] = _chances(rows, at)
     return found
 
@@ -122,34 +122,40 @@ def why_no_share(rows: Rows, evidence: Evidence) -> str:
     return ""
 
 
-def _chances(rows: Rows, at: NDArray[np.int64]) -> NDArray[np.float32]:
+def _numbers(chosen: NDArray[np.bool_]) -> NDArray[np.integer]:
+    """The rows that are chosen, in 4 bytes each if there are not too many."""
+    return np.flatnonzero(chosen).astype(np.int32 if len(chosen) < 2**31 else np.int64)
+
+
+def _chances(rows: Rows, at: NDArray[np.integer]) -> NDArray[np.float32]:
     """The chance of each of some rows that its label is wrong."""
     differs = (rows.margin[at] < 0) & (rows.rival[at] >= 0)
     top = np.where(differs, rows.rival[at], rows.label[at])
-    group, count = _large_classes(top)
-    cell = group.astype(np.int32) * _BINS
+    cell, count = _large_classes(top)
+    cell *= _BINS
     for start in range(0, len(at), _AT_ONCE):  # bounds what is in float64
         cell[start : start + _AT_ONCE] += _places(*_shares(rows, at[start : start + _AT_ONCE]))
     found = np.zeros(len(at), np.float32)
     if not differs.any():
         return found
     mixture = _Mixture.of(cell, differs, count)
-    label, rival = _shares(rows, at[differs])
+    contradicted = at[differs]
+    label, rival = _shares(rows, contradicted)
     left = np.log(np.maximum(label, 1e-38)) - np.log1p(-np.clip(rival, _TINY, 1 - _TINY))
     likeness = np.zeros(int(top.max()) + 1)
     for _ in range(_ROUNDS):  # which classes are confused tells how often both are wrong alike
         chance = mixture.if_they_differ(cell[differs], likeness[top[differs]])
         found[differs], likeness = _sharpened(
-            chance, left, top[differs], rows.label[at][differs], len(likeness)
+            chance, left, top[differs], rows.label[contradicted], len(likeness)
         )
-    agree = np.flatnonzero(~differs)
+    agree = _numbers(~differs)
     for start in range(0, len(agree), _AT_ONCE):
         part = agree[start : start + _AT_ONCE]
         found[part] = mixture.if_they_agree(cell[part], likeness[top[part]])
     return found
 
 
-def _shares(rows: Rows, at: NDArray[np.int64]) -> tuple[Values, Values]:
+def _shares(rows: Rows, at: NDArray[np.integer]) -> tuple[Values, Values]:
     """Probabilities of label and rival."""
     return rows.probability[at].astype(np.float64), rows.rival_probability(at).astype(np.float64)
 
@@ -212,12 +218,12 @@ class _Mixture:
         return wrong, differ, np.clip(mistake, 0, 1)
 
 
-def _large_classes(top: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
+def _large_classes(top: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
     """A group per class with enough rows; all other classes are one more."""
     counts = np.bincount(top)
     largest = np.argsort(-counts, kind="stable")[:_MOST_CLASSES]
     largest = largest[counts[largest] >= _CLASS_ROWS]
-    group_of = np.full(len(counts), len(largest))
+    group_of = np.full(len(counts), len(largest), np.int32)
     group_of[largest] = np.arange(len(largest))
     return group_of[top], len(largest) + 1
 

@@ -234,7 +234,7 @@ def angular_accuracy(outputs: kit.Outputs) -> float:
     Example:
         >>> import torch
         >>> axes = torch.eye(2)
-        >>> rows = Outputs(axes, axes, torch.tensor([0, 0]), axes, None)
+        >>> rows = kit.Outputs(axes, axes, torch.tensor([0, 0]), axes, None)
         >>> angular_accuracy(rows)
         50.0
     """
