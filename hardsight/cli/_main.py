@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 from typing import Any
 
 import click
 
 import hardsight
+from hardsight.cli._command import is_verbose
 from hardsight.errors import (
     ConfigError,
     HardsightError,
@@ -80,6 +82,8 @@ class _Lazy(click.Group):
                 "done; remove the call"
             ) from err
         except HardsightError as err:
+            if is_verbose(ctx):
+                click.echo(traceback.format_exc(), err=True)
             raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
                 str(err)
             ) from err
@@ -96,7 +100,11 @@ Start here:
 """
 
 
-@click.group(cls=_Lazy, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+# a help as wide as the terminal, up to 100 columns: half the lines of 80
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=_Lazy, help=_HELP, context_settings=_SETTINGS)
 @click.version_option(hardsight.__version__, prog_name="hardsight")
 def main() -> None:
     """See ``_HELP``, which a stranger reads first."""
