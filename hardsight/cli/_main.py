@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import traceback
 from typing import Any
 
@@ -80,6 +81,14 @@ class _Lazy(click.Group):
             raise click.ClickException(
                 "the model or the data called sys.exit (SystemExit), so that the work is not "
                 "done; remove the call"
+            ) from err
+        except UnicodeError as err:
+            # names of files that are not read as UTF-8 cannot go into tables
+            if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
+                raise
+            raise click.ClickException(
+                f"a name cannot be written as UTF-8, since this locale reads names as "
+                f"{sys.getfilesystemencoding()}; run it again with PYTHONUTF8=1"
             ) from err
         except HardsightError as err:
             if is_verbose(ctx):

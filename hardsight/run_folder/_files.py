@@ -124,7 +124,10 @@ def open_parquet(file: Path, **options: Any) -> pq.ParquetFile:
 
     By its whole path: pyarrow takes ``run:1/table.parquet`` for an address of another file system.
     """
-    return pq.ParquetFile(file.absolute(), **options)
+    if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
+        return pq.ParquetFile(file.absolute(), **options)
+    # pyarrow writes every name as UTF-8, so that in another locale it would look for another file
+    return pq.ParquetFile(pa.OSFile(os.fsencode(file.absolute())), **options)
 
 
 def read_parquet(file: Path, columns: list[str] | None = None) -> pa.Table:

@@ -246,3 +246,28 @@ def test_the_table_of_options_names_every_flag_and_where_it_appears():
             assert name in line[1].split(", ")
     assert re.search(r"^\| `batch_size` \| score, .*`hs.score`, `hs.train`.* score, train", table,
                      re.M)  # fmt: skip
+
+
+# ------------------------------------------------------------------------- a hostile afternoon
+
+
+def test_names_that_the_locale_cannot_read_are_said_with_the_way_out(monkeypatch, tmp_path):
+    def unreadable(*_, **__):
+        "\udcc3".encode()
+
+    monkeypatch.setattr("hardsight.report.write_report", unreadable)
+    assert isinstance(CliRunner().invoke(main, ["report", "run"]).exception, UnicodeEncodeError)
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
+    assert (
+        "reads names as ascii; run it again with PYTHONUTF8=1"
+        in run("report", "run", code=1).stderr
+    )
+
+
+def test_a_list_of_rows_that_cannot_be_written_is_an_error_in_words(scored, tmp_path):
+    _, folder = scored
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "rows.parquet"
+    said = run("select", folder, "--keep", 0.5, "--out", out, code=1).stderr
+    assert f"cannot write to {out}" in said
+    assert "choose another file" in said
