@@ -6,6 +6,10 @@ others use as well, seconds on the clock say little: beside them stands the proc
 actors. What one actor needs for the rows, against what two need together, is how close two cores
 that nobody else uses would come to linear, as long as both get the same share of the work.
 
+``python -m benchmarks.cluster --photos --rows 192 --repeats 3`` on two idle cores is the case that
+computing bounds: ``of_linear_on_the_clock`` is to be 0.9 or more, and ``load`` says whether the
+cores were idle.
+
 ``--part memory`` shows the driver's peak for more and more rows: memory of its own, and pages of
 files that it reads, which the system takes back when it needs them.
 """
@@ -33,6 +37,7 @@ from benchmarks._measure import arguments, publish, row
 _GROWTH = 3  # times as many rows in the long run
 _OBJECTS = 100 << 20  # bytes of the object store, far below what the rows would take
 _ACTOR = "ray::MapWorker"
+_SHARD_ROWS = 8192  # fewer than usual, so that there are many shards of few rows
 
 
 def made_embeddings(folder: Path, rows: int, width: int, classes: int) -> Path:
@@ -66,14 +71,15 @@ def made_photos(folder: Path, count: int) -> Path:
     return folder
 
 
-def scored(data: Path, actors: int) -> None:
+def scored(data: Path, actors: int, shard_rows: int) -> None:
     """The run that is measured: stored embeddings, or photos through a ResNet-18."""
     options: dict[str, Any] = {"engine": "ray", "ray_actors": actors, "overwrite": True}
     options |= {"out": data.parent / f"{data.name}-run-{actors}", "show_progress": False}
     if (data / "embeddings.npy").exists():
         hs.score(
             None, data / "embeddings.npy", labels=str(data / "labels.npy"),
-            class_weights=str(data / "weights.npy"), batch_size=8192, shard_rows=8192, **options,
+            class_weights=str(data / "weights.npy"), batch_size=min(8192, shard_rows),
+            shard_rows=shard_rows, **options,
         )  # fmt: skip
         return
     hs.score(
@@ -82,7 +88,7 @@ def scored(data: Path, actors: int) -> None:
     )  # fmt: skip
 
 
-def measured(folder: str, actors: int) -> None:
+def measured(folder: str, actors: int, shard_rows: int) -> None:
     """One run, in this process; prints what it cost."""
     import psutil
     import ray
@@ -96,7 +102,7 @@ def measured(folder: str, actors: int) -> None:
     busy = dict[int, tuple[str, float]]()
     start = time.perf_counter()
     with _watched(own, peak, busy):
-        scored(Path(folder), actors)
+        scored(Path(folder), actors, shard_rows)
     seconds = time.perf_counter() - start
     times = sorted((used for name, used in busy.values() if name.startswith(_ACTOR)), reverse=True)
     others = sum(used for name, used in busy.values() if not name.startswith(_ACTOR))
@@ -145,9 +151,10 @@ def _note_times(own: Any, busy: dict[int, tuple[str, float]]) -> None:
         busy[process.pid] = (name, used.user + used.system)
 
 
-def run(folder: Path, actors: int) -> dict[str, Any]:
+def run(folder: Path, actors: int, shard_rows: int = _SHARD_ROWS) -> dict[str, Any]:
     """What one run cost, in a process of its own."""
     words = [sys.executable, "-m", "benchmarks.cluster", "--measure", str(folder), str(actors)]
+    words.append(str(shard_rows))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HARDSIGHT_CACHE": "off"}
     env["RAY_worker_niceness"] = "0"  # by default workers let everybody else go first
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=env)
@@ -173,12 +180,13 @@ def speed(options: Any, place: Path) -> None:
             runs.append([run(folder, actors) for folder in folders])
     more = sizes[1] - sizes[0]
     alone = statistics.median(long["actors"][0] - short["actors"][0] for short, long in found[1])
-    rows = [_speed_row(actors, runs, alone, more) for actors, runs in found.items()]
+    clock = statistics.median(long["seconds"] - short["seconds"] for short, long in found[1])
+    rows = [_speed_row(actors, runs, alone, clock, more) for actors, runs in found.items()]
     publish(f"scoring on Ray, {more:,} {what}", rows, file=options.out)
 
 
 def _speed_row(
-    actors: int, runs: list[list[dict[str, Any]]], alone: float, more: int
+    actors: int, runs: list[list[dict[str, Any]]], alone: float, clock: float, more: int
 ) -> dict[str, Any]:
     seconds = [long["seconds"] - short["seconds"] for short, long in runs]
     total = [sum(long["actors"]) - sum(short["actors"]) for short, long in runs]
@@ -191,6 +199,7 @@ def _speed_row(
         cpu_s=round(middle, 2),
         cpu_ms_per_row=round(1000 * middle / more, 4),
         of_linear=round(alone / middle, 2),
+        of_linear_on_the_clock=round(clock / (actors * statistics.median(seconds)), 2),
         busiest_share=round(statistics.median(busiest), 2),
         others_cpu_s=round(other, 2),
         load=round(os.getloadavg()[0], 1),
@@ -202,7 +211,7 @@ def memory(options: Any, place: Path) -> None:
     rows, before = [], None
     for count in (options.rows * 4**step for step in range(options.steps)):
         folder = made_embeddings(place / str(count), count, 16, 10)
-        found = run(folder, 1)
+        found = run(folder, 1, options.shard_rows)
         own = found["RssAnon"] * 1024
         rows.append(
             row(
@@ -210,6 +219,7 @@ def memory(options: Any, place: Path) -> None:
                 [found["seconds"]],
                 own_mib=round(own / 2**20),
                 pages_of_files_mib=round(found["RssFile"] / 1024),
+                shards=-(-count // options.shard_rows),
                 bytes_per_row_more=_per_row(before, count, own),
             )
         )
@@ -229,10 +239,11 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--classes", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=3, help="of --part memory")
-    parser.add_argument("--measure", nargs=2, help="a folder and a number of actors")
+    parser.add_argument("--shard-rows", type=int, default=_SHARD_ROWS, help="of --part memory")
+    parser.add_argument("--measure", nargs=3, help="a folder, actors, and rows of a shard")
     options = parser.parse_args(args)
     if options.measure:
-        measured(options.measure[0], int(options.measure[1]))
+        measured(options.measure[0], *map(int, options.measure[1:]))
         return
     with tempfile.TemporaryDirectory() as place:
         (memory if options.part == "memory" else speed)(options, Path(place))

@@ -9,8 +9,10 @@ adaptation, an evaluation and the three studies. Run it in two checkouts, then c
 
 Numbers are compared bit for bit, so both must run on the same machine with the same packages.
 Types are compared as a reader sees them, whether they are written as text or not; an option that
-was added is listed apart from one that was changed or taken away. Of training dynamics the rows
-of trained examples are compared, since older tables do not hold the others.
+was added is listed apart from one that was changed or taken away, and a number of a result that the
+older commit did not have is counted apart from those that both have. Of training dynamics the rows
+of trained examples are compared, since older tables do not hold the others. The last lines count
+what is the same, wider, changed and gone; only the last two break the contract.
 """
 
 from __future__ import annotations
@@ -208,11 +210,43 @@ def differences(before: Snapshot, after: Snapshot) -> list[str]:
         ]
         lost, added = parts[0] - parts[1], parts[1] - parts[0]
         lost = {part for part in lost if not any(_takes_more(part, other) for other in added)}
-        if kind in ("name", "files", "metadata", "numbers") and not lost:
+        if kind == "numbers" and not lost:
+            wider.append(f"> {name}: {len(parts[0])} the same, {len(added)} more {_where(added)}")
+        elif kind in ("name", "files", "metadata") and not lost:
             wider.append(f"> {name} also: {', '.join(sorted(added))}")
         else:
             changed.append(f"~ {name}\n    before: {sorted(lost)}\n    after:  {sorted(added)}")
     return [*gone, *changed, *wider, *new]
+
+
+def _where(numbers: set[str]) -> str:
+    """The keys below which numbers of a result stand, places in lists left out.
+
+    Example:
+        >>> _where({"/models/0/groups/n=3", "/models/1/groups/low=0.5", "/seed=0"})
+        '(groups, seed)'
+    """
+    paths = ([k for k in n.partition("=")[0].split("/") if k and not k.isdigit()] for n in numbers)
+    # the first key says only that these are results: of models of a card, or of a study
+    below = {path[min(1, len(path) - 1)] for path in paths}
+    return f"({', '.join(sorted(below))})"
+
+
+def summary(before: Snapshot, after: Snapshot) -> list[str]:
+    """How many entries of each kind are the same, wider, changed and gone."""
+    signs = [line.split()[:3] for line in differences(before, after)]
+    lines = []
+    for kind in ("name", "help", "column", "value", "numbers", "files", "metadata"):
+        of_kind = [name for name in before if name.split()[0] == kind]
+        gone, changed, wider = (
+            sum(1 for found in signs if found[0] == sign and found[1] == kind) for sign in "-~>"
+        )
+        same = sum(after.get(name) == before[name] for name in of_kind)
+        lines.append(
+            f"{kind}: {len(of_kind)} before, {same} the same, {wider} wider, {changed} changed, "
+            f"{gone} gone"
+        )
+    return lines
 
 
 def _takes_more(before: str, after: str) -> bool:
@@ -242,9 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out:
         options.out.write_text(json.dumps(now, indent=1, sort_keys=True), encoding="utf-8")
     if options.against:
-        lines = differences(json.loads(options.against.read_text(encoding="utf-8")), now)
-        print("\n".join(lines))
-        print(f"{len(now)} entries, {len(lines)} differ")
+        before = json.loads(options.against.read_text(encoding="utf-8"))
+        print("\n".join([*differences(before, now), *summary(before, now)]))
 
 
 if __name__ == "__main__":

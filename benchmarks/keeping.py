@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +28,14 @@ _GROUP = 131_072  # rows of a row group, as scoring writes them
 _PEER = "numpy argsort of the column"
 
 
-def made_table(file: Path, rows: int, classes: int = 1000) -> None:
-    """A table of random scores, as large as that of a scored dataset."""
-    about = {"scores": {name: {"higher_is_harder": True} for name in ("el2n", "suspicion")}}
+def made_table(file: Path, rows: int, classes: int = 1000, *, unseen: bool = False) -> None:
+    """A table of random scores, as large as that of a tracked run or, ``unseen``, of folds."""
+    harder = {"el2n": True, **({"logit_margin": False} if unseen else {"suspicion": True})}
+    about: dict[str, Any] = {
+        "scores": {name: {"higher_is_harder": flag} for name, flag in harder.items()}
+    }
+    if unseen:
+        about["sample"] = "out-of-sample"
 
     def part(start: int) -> pa.Table:
         stop, draw = min(start + _GROUP, rows), np.random.default_rng(start)
@@ -39,8 +45,15 @@ def made_table(file: Path, rows: int, classes: int = 1000) -> None:
             "id": pa.array(index).cast(pa.string()),
             "label": draw.integers(0, classes, len(index)),
             "el2n": draw.gamma(1.2, 0.2, len(index)).astype(np.float32),
-            "suspicion": draw.random(len(index)).astype(np.float32),
         }
+        if unseen:
+            margin = draw.normal(3, 3, len(index)).astype(np.float32)
+            label, other = columns["label"], draw.integers(0, classes, len(index))
+            columns["prediction"] = np.where(margin < 0, other, label)
+            columns["logit_margin"] = margin
+            columns["model_confidence"] = (1 / (1 + np.exp(-margin))).astype(np.float32)
+        else:
+            columns["suspicion"] = draw.random(len(index)).astype(np.float32)
         return with_metadata(pa.table(columns), about)
 
     first = part(0)
@@ -65,6 +78,8 @@ def measured(file: str, how: str) -> None:
 def main(args: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--unseen", action="store_true", help="a table of out-of-sample scores")
+    parser.add_argument("--rules", nargs="+", help="all by default")
     parser.add_argument("--measure", nargs=2, help="a table and a rule, for one process")
     options = parser.parse_args(args)
     if options.measure:
@@ -72,8 +87,8 @@ def main(args: Sequence[str] | None = None) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "table.parquet"
-        made_table(file, options.rows)
-        names = (_PEER, *RULES, "coverage balanced")
+        made_table(file, options.rows, unseen=options.unseen)
+        names = (_PEER, *(options.rules or (*RULES, "coverage balanced")))
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for _ in range(options.repeats):
             for name in names:
@@ -84,7 +99,8 @@ def main(args: Sequence[str] | None = None) -> None:
         row(name, [seconds for seconds, _ in runs], peak_mib=round(max(peak for _, peak in runs)))
         for name, runs in found.items()
     ]
-    publish(f"selecting 30 % of {options.rows:,} rows, file to file", rows, file=options.out)
+    kind = " of out-of-sample scores" if options.unseen else ""
+    publish(f"selecting 30 % of {options.rows:,} rows{kind}, file to file", rows, file=options.out)
 
 
 if __name__ == "__main__":

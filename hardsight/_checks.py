@@ -369,3 +369,18 @@ def is_url(text: str) -> bool:
         (True, False, False)
     """
     return re.match(r"[a-z][a-z0-9+.-]+:/", text, re.IGNORECASE) is not None
+
+
+def path_of_file_url(text: str) -> str | None:
+    """The path that a ``file:`` URL names; ``None`` for other URLs.
+
+    Example:
+        >>> path_of_file_url("file:///photos/cat%20.png"), path_of_file_url("s3://bucket/photos")
+        ('/photos/cat .png', None)
+    """
+    scheme, rest = re.split(":/+", text, maxsplit=1)  # a path has one slash of two
+    if scheme.lower() != "file":
+        return None
+    from urllib.request import url2pathname  # which loads half of the network's modules
+
+    return url2pathname(f"/{rest}".removeprefix("/localhost"))

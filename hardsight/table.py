@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight._checks import checked_options
-from hardsight.errors import MissingDataError, OptionError, TableError
+from hardsight.errors import HardsightError, MissingDataError, OptionError, TableError
 from hardsight.registry import unknown_name, words_of
 from hardsight.run_folder import (
     ADAPT,
@@ -38,6 +38,7 @@ from hardsight.run_folder import (
     TABLE_METADATA,
     TRAIN,
     open_parquet,
+    place_of,
 )
 from hardsight.run_folder import DYNAMICS as DYNAMICS
 from hardsight.run_folder import ERROR_SCHEMA as ERROR_SCHEMA
@@ -445,11 +446,16 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
         MissingDataError: there is no table there; says what there is instead.
         TableError: the file is not a score table.
     """
-    file = Path(path)
-    if file.is_dir():
-        file = _table_of(RunFolder(file))
-    if not file.exists():
-        raise MissingDataError(f"no score table at {file}; write one with `hardsight score`")
+    file = place_of(path)
+    try:
+        if file.is_dir():
+            file = _table_of(RunFolder(file))
+        if not file.exists():
+            raise MissingDataError(f"no score table at {file}; write one with `hardsight score`")
+    except HardsightError:  # some of ours are OSErrors too
+        raise
+    except OSError as err:  # of a store that does not answer, or does not let us in
+        raise TableError(f"cannot read {file}: {err}; check its name and your access") from err
     rows = TableFile(file)
     if TABLE_METADATA not in (rows.schema.metadata or {}):
         raise TableError(f"{file} is a parquet file, but not a table written by hardsight")

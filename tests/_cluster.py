@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tests import _seeds
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -30,7 +32,12 @@ class TwoNodes:
         self.second = self.add_node()
         self.address = self._cluster.address
         # one connection for all tests of a module: each would take seconds
-        ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address=self.address, log_to_driver=False, logging_level="ERROR",
+            # with another seed, workers have to draw what the driver draws
+            runtime_env={"worker_process_setup_hook": "tests._seeds.shift_seeds"}
+            if _seeds.NUMBER else None,
+        )  # fmt: skip
         return self
 
     def add_node(self) -> Any:

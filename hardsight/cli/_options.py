@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -30,16 +31,24 @@ def least_and_most(
     return int(parts[0]), int(parts[-1])
 
 
-def floats(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[float, ...] | None:
-    """``0.5`` or ``0.485,0.456,0.406``."""
-    if value is None:
-        return None
-    try:
-        return tuple(float(part) for part in value.split(","))
-    except ValueError:
-        raise click.BadParameter(f"expected numbers such as 0.5,0.5,0.5, got {value!r}") from None
+def _numbers(read: Callable[[str], float | Fraction], such_as: str) -> Callable[..., Any]:
+    """Numbers with commas between them, each read by ``read``."""
+
+    def parsed(
+        ctx: click.Context, param: click.Parameter, value: str | None
+    ) -> tuple[float, ...] | None:
+        if value is None:
+            return None
+        try:
+            return tuple(float(read(part.strip())) for part in value.split(","))
+        except (ValueError, ZeroDivisionError, OverflowError):
+            raise click.BadParameter(f"expected numbers such as {such_as}, got {value!r}") from None
+
+    return parsed
+
+
+floats = _numbers(float, "0.5,0.5,0.5")
+radii = _numbers(Fraction, "0,1/255,0.03")
 
 
 def whole(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -61,18 +70,6 @@ def key_or_position(
     if value is None:
         return None
     return int(value) if value.removeprefix("-").isdigit() else value
-
-
-def radii(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[float, ...] | None:
-    """``0,0.01`` or ``0,1/255,8/255``."""
-    if value is None:
-        return None
-    try:
-        return tuple(float(Fraction(part.strip())) for part in value.split(","))
-    except (ValueError, ZeroDivisionError):
-        raise click.BadParameter(f"expected numbers such as 0,1/255,0.03, got {value!r}") from None
 
 
 def _least(count: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from hardsight.config._keys import EvaluateKeys as EvaluateKeys
 from hardsight.config._keys import ScoreKeys as ScoreKeys
+from hardsight.config._load import FromFile as FromFile
 from hardsight.config._load import check_settings as check_settings
 from hardsight.config._load import config_from as config_from
 from hardsight.config._load import defaults_of as defaults_of

@@ -4,33 +4,19 @@
 from typing import Required, TypedDict
 
 
-class ScoreKeys(TypedDict, total=False):
-    """The settings of :class:`ScoreConfig`."""
+class _ModelKeys(TypedDict, total=False):
+    """What a verb is told of a model, its data and its run."""
 
     data: Required[str]
-    model: str | None
     weights: str | None
     head: str | None
     output: int | str | None
-    scores: str | tuple[str, ...] | None
     out: str | None
     resume: bool
     overwrite: bool
     split: str | None
     data_root: str | None
-    text_column: str | None
-    label_column: str | None
-    image_column: str | None
-    tokenizer: str | None
-    max_tokens: int | None
-    tokens: bool
-    target: str | None
-    patch: str | tuple[str, ...] | None
-    rows: str | None
     group: str | tuple[str, ...] | None
-    labels: str | None
-    class_weights: str | None
-    bias: str | None
     classes: tuple[str, ...] | None
     num_classes: int | None
     size: int | tuple[int, int] | None
@@ -46,6 +32,26 @@ class ScoreKeys(TypedDict, total=False):
     batch_size: int | None
     workers: int | None
     device: str
+    seed: int
+
+
+class ScoreKeys(_ModelKeys, total=False):
+    """The settings of :class:`ScoreConfig`."""
+
+    model: str | None
+    scores: str | tuple[str, ...] | None
+    text_column: str | None
+    label_column: str | None
+    image_column: str | None
+    tokenizer: str | None
+    max_tokens: int | None
+    tokens: bool
+    target: str | None
+    patch: str | tuple[str, ...] | None
+    rows: str | None
+    labels: str | None
+    class_weights: str | None
+    bias: str | None
     precision: str
     sample: str
     out_of_sample: int | None
@@ -53,7 +59,6 @@ class ScoreKeys(TypedDict, total=False):
     thumbnails: int
     keep_embeddings: bool
     shard_rows: int | None
-    seed: int
     engine: str
     ray_address: str | None
     ray_actors: int | tuple[int, int] | None
@@ -61,37 +66,17 @@ class ScoreKeys(TypedDict, total=False):
     ray_gpus: float | None
 
 
-class EvaluateKeys(TypedDict, total=False):
+class EvaluateKeys(_ModelKeys, total=False):
     """The settings of :class:`EvaluateConfig`."""
 
     model: Required[str]
-    data: Required[str]
     compare: tuple[str, ...]
     ood: tuple[str, ...]
     train: str | None
-    out: str | None
-    resume: bool
-    overwrite: bool
-    weights: str | None
-    head: str | None
-    output: int | str | None
-    split: str | None
     ood_split: str | None
     train_split: str | None
-    group: str | tuple[str, ...] | None
-    data_root: str | None
-    classes: tuple[str, ...] | None
-    num_classes: int | None
-    size: int | tuple[int, int] | None
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    channels: int | None
-    crop: float | None
-    squash: bool | None
-    white: float | None
-    model_classes: tuple[str, ...] | str | None
-    class_order: str
-    trust_remote_code: bool
+    text_column: str | None
+    label_column: str | None
     epsilons: tuple[float, ...] | None
     epsilons_l2: tuple[float, ...] | None
     attack_steps: int
@@ -103,7 +88,3 @@ class EvaluateKeys(TypedDict, total=False):
     map_examples: int
     validation_share: float
     wanted_error: float
-    batch_size: int | None
-    workers: int | None
-    device: str
-    seed: int

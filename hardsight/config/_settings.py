@@ -6,19 +6,18 @@ import dataclasses
 import functools
 import inspect
 import operator
-import os
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hardsight.config._load import load_config
+from hardsight.config._load import FromFile
 from hardsight.config._stated import MISSING, Stated, in_order, stated_in
 
 if TYPE_CHECKING:
-    from typing import Self
+    pass
 
 
-class Settings:
+class Settings(FromFile):
     """Base of a frozen dataclass whose fields are the keywords of a function.
 
     A subclass names the function, ``of="run/score/_score.py:score"``, and keywords that a file
@@ -38,6 +37,7 @@ class Settings:
         cls, *, of: str, without: Sequence[str] = (), first: Sequence[str] = (),
         last: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        # not ``cls.__annotations__``, which would be the base's if the class has none
         own = inspect.get_annotations(cls)
         keywords = {name: each for name, each in stated_in(of).items() if name not in without}
         fields = {name: _field(each) for name, each in keywords.items() if name not in own}
@@ -51,13 +51,6 @@ class Settings:
         cls.__doc__ = _documented(cls.__doc__ or "", [keywords[n] for n in ordered if n not in own])
         dataclasses.dataclass(frozen=True)(cls)
 
-    @classmethod
-    def load(
-        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
-    ) -> Self:
-        """Settings from a TOML file, ``KEY=VALUE`` overrides and keywords, the last one winning."""
-        return load_config(cls, file, overrides, given)
-
     def keywords(self) -> dict[str, Any]:
         """The settings by name, as the function takes them."""
         return {name: getattr(self, name) for name in type(self).__annotations__}
@@ -69,6 +62,7 @@ def _field(stated: Stated) -> tuple[Any, Any]:
     if not any(kind is not None for kind in kinds):
         raise TypeError(f"{stated.name}: {stated.annotation} is nothing that a file can hold")
     default = stated.default
+    # a positional parameter that may be None has no default in Python, and need not be in a file
     if default is MISSING and None in kinds:
         default = None
     if default is None and None not in kinds:  # of a parameter of any type

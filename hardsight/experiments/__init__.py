@@ -5,7 +5,8 @@ An experiment is one file with two functions: one measures, from a :class:`Lab` 
 numbers and figures; the other asks, from the stored numbers to tables and questions, which the lab
 judges by one rule. The lines below list and register them. A long one has parts beside it under its
 own name: ``_claims`` (the paper's sentences), ``_draw`` (pictures), and what both read. What is
-trained is in the room's ``_recipes`` or ``_models``; what all experiments share is in ``lab``.
+trained is in the room's ``_recipes`` or ``_models``. What all experiments share is in ``lab``; they
+import that room whole as ``kit``, since their ``lab`` is the :class:`Lab` that they are handed.
 """
 
 from hardsight.experiments.acting import active as active

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from hardsight.errors import HeadError, HeadMismatchError, HeadNotFoundError, NotLogitsError
 from hardsight.heads._forward import Call
-from hardsight.heads._head import Head, activation_between, agree
+from hardsight.heads._head import FEWEST_FOR_A_FACTOR, Head, activation_between, agree
 from hardsight.heads._layers import bare_parameters, class_weights, num_outputs
 
 _STORED = "score stored embeddings and class weights instead"
@@ -31,9 +31,16 @@ def explanation(
         reason = _reason(call, layers[call.name], logits, kind)
         if reason is not None:
             return reason
+    few = (
+        f"pass more examples at once ({logits.numel()} logits are too few to tell a constant "
+        "factor from anything else; batch_size=4, --batch-size 4), "
+        if logits.numel() < FEWEST_FOR_A_FACTOR
+        else ""
+    )
     return HeadMismatchError(
         f"{what}: features @ weight.T + bias differs from the model's logits, so something comes "
-        f"between the layer and the output; let the model return the layer's output, or {_STORED}"
+        f"between the layer and the output; {few}let the model return the layer's output, or "
+        f"{_STORED}"
     )
 
 

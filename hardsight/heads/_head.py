@@ -444,11 +444,14 @@ def agree(expected: Tensor, logits: Tensor, tolerance: float | None = None) -> b
     return bool(((expected - logits).abs() <= tolerance * expected.abs().max()).all())
 
 
+# three products and a free factor would fit almost anything
+FEWEST_FOR_A_FACTOR = 4
+
+
 def _fitted_scale(product: Tensor, logits: Tensor) -> float:
     """Least-squares factor from product to logits; 0 if too few values could tell."""
     energy = float((product * product).sum())
-    # three products and a free factor would fit almost anything
-    if product.numel() < 4 or energy == 0:
+    if product.numel() < FEWEST_FOR_A_FACTOR or energy == 0:
         return 0.0
     return float((product * logits).sum()) / energy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from types import ModuleType
@@ -22,4 +23,7 @@ class CallablePackage(ModuleType):
         return review(run, **options)
 
 
-sys.modules["hardsight.review"].__class__ = CallablePackage
+_package = sys.modules["hardsight.review"]
+_package.__class__ = CallablePackage
+# an editor and a notebook's `?` show the options, which `**options` would hide
+_package.__signature__ = inspect.signature(review)  # type: ignore[attr-defined]

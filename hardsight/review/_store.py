@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.errors import OutputError, TableError
-from hardsight.run_folder import values_digest
+from hardsight.errors import OptionError, OutputError, TableError
+from hardsight.run_folder import StorePath, values_digest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -160,8 +160,17 @@ class Record:
 
 
 def store_file(table: ScoreTable) -> Path:
-    """Where the decisions about a table lie: beside it."""
+    """Where the decisions about a table lie: beside it.
+
+    Raises:
+        OptionError: beside it is an object store.
+    """
     assert table.path is not None, "a table in memory has no place for decisions"
+    if isinstance(table.path, StorePath):
+        raise OptionError(
+            f"decisions are kept beside a table, and {table.path} is in an object store, where a "
+            "decision cannot be added to a file; copy the folder of the run to a disk first"
+        )
     path = table.path.absolute()
     usual = path.name in ("table.parquet", "dynamics.parquet")
     return path.with_name(FILE if usual else f"{path.stem}.{FILE}")

@@ -10,6 +10,7 @@ from hardsight.run_folder._files import differences as differences
 from hardsight.run_folder._files import held as held
 from hardsight.run_folder._files import mended_by as mended_by
 from hardsight.run_folder._files import open_parquet as open_parquet
+from hardsight.run_folder._files import place_of as place_of
 from hardsight.run_folder._files import put_in_place as put_in_place
 from hardsight.run_folder._files import read_parquet as read_parquet
 from hardsight.run_folder._files import remove as remove
@@ -54,3 +55,4 @@ from hardsight.run_folder._kept import KeptBytes as KeptBytes
 from hardsight.run_folder._kept import kept_count as kept_count
 from hardsight.run_folder._same import FirstOutputs as FirstOutputs
 from hardsight.run_folder._same import check_same_values as check_same_values
+from hardsight.run_folder._stores import StorePath as StorePath

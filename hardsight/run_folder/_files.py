@@ -23,13 +23,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
 
-from hardsight._checks import warn
+from hardsight._checks import is_url, path_of_file_url, warn
 from hardsight.errors import (
     HardsightError,
     OutputError,
     RunLockedError,
     TableError,
 )
+from hardsight.run_folder._stores import StorePath
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,6 +52,22 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _BEHIND_THE_OWNER = 1 << 20  # Windows locks bytes: one that nobody reads
 _HELD: set[int] = set()  # descriptors of the locks of this process
+
+
+def place_of(name: str | os.PathLike[str]) -> Path:
+    """A path for a name, or what stands in for one if the name is a URL.
+
+    Example:
+        >>> str(place_of("file:///runs/first")), str(place_of("s3://bucket/runs/first"))
+        ('/runs/first', 's3://bucket/runs/first')
+    """
+    text = os.fspath(name)
+    if not is_url(text):
+        return Path(name)
+    on_disk = path_of_file_url(text)
+    if on_disk is not None:
+        return Path(on_disk)
+    return StorePath.of_url(text)
 
 
 @contextmanager
@@ -124,6 +141,9 @@ def open_parquet(file: Path, **options: Any) -> pq.ParquetFile:
 
     By its whole path: pyarrow takes ``run:1/table.parquet`` for an address of another file system.
     """
+    if isinstance(file, StorePath):
+        name, system = file.for_parquet
+        return pq.ParquetFile(name, filesystem=system, **options)
     if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
         return pq.ParquetFile(file.absolute(), **options)
     # pyarrow writes every name as UTF-8, so that in another locale it would look for another file
@@ -203,7 +223,9 @@ def mended_by(err: Exception) -> str:
 
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder with all that is in it; what is gone is fine."""
-    if path.is_dir() and not path.is_symlink():
+    if isinstance(path, StorePath):
+        path.remove_all()
+    elif path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -217,6 +239,8 @@ def sweep(folder: Path) -> None:
 
 def _sync(path: Path) -> None:
     """Ask for a file, or the names in a folder, to be on the disk."""
+    if isinstance(path, StorePath):  # what it has taken is safe
+        return
     is_folder = path.is_dir()
     try:
         descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
@@ -392,6 +416,10 @@ def held(file: Path, *, wait: bool = False) -> Iterator[None]:
     Raises:
         RunLockedError: another process, or another thread, holds it; says which.
     """
+    if isinstance(file, StorePath):
+        with file.held(this_process()):
+            yield
+        return
     descriptor, owner = _acquired(file, wait=wait), os.getpid()
     _HELD.add(descriptor)
     try:
@@ -456,15 +484,19 @@ def _is_named(descriptor: int, file: Path) -> bool:
 
 def _introduce(descriptor: int) -> None:
     """Write who holds the lock, for whoever is turned away."""
-    owner = {
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, json.dumps(this_process()).encode())
+
+
+def this_process() -> dict[str, Any]:
+    """Who holds a lock, for whoever is turned away."""
+    return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": datetime.now().astimezone().isoformat(" ", "seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-    os.ftruncate(descriptor, 0)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.write(descriptor, json.dumps(owner).encode())
 
 
 def _said_who(file: Path) -> str:

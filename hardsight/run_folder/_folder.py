@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from hardsight._checks import is_url
 from hardsight.errors import OptionError, OutputError, RunExistsError, RunMismatchError
 from hardsight.run_folder._files import (
     DISCARDED,
@@ -43,6 +42,7 @@ from hardsight.run_folder._files import (
     held,
     open_parquet,
     partial_for,
+    place_of,
     plain,
     put_in_place,
     read_parquet,
@@ -53,6 +53,7 @@ from hardsight.run_folder._files import (
     writing,
 )
 from hardsight.run_folder._same import FirstOutputs, check_same_values
+from hardsight.run_folder._stores import StorePath
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,6 +94,7 @@ class RunKind:
         progress: patterns of what would be lost with an unfinished run.
         is_alone: whether it refuses a folder with other files in it.
         can_resume: whether the command has ``--resume``.
+        in_stores: whether its folder may be the URL of an object store.
     """
 
     name: str
@@ -105,6 +107,7 @@ class RunKind:
     progress: tuple[str, ...] = ()
     is_alone: bool = False
     can_resume: bool = True
+    in_stores: bool = False
 
     def owned(self, folder: Path) -> Iterator[Path]:
         """What a run of this kind may have left in a folder."""
@@ -124,7 +127,7 @@ class RunKind:
 SCORE = RunKind(
     "score", "scored dataset", "hardsight score",
     (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, SHARDS, HEADS, MAPS, "report.html"),
-    TABLE, TABLE, progress=(f"{SHARDS}/rows-*", f"{HEADS}/fold-*"),
+    TABLE, TABLE, progress=(f"{SHARDS}/rows-*", f"{HEADS}/fold-*"), in_stores=True,
 )  # fmt: skip
 TRAIN = RunKind(
     "train", "training run", "hardsight train",
@@ -214,12 +217,7 @@ class RunFolder:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         if not os.fspath(folder):
             raise OptionError("expected the folder of a run (--out), got an empty name")
-        if is_url(os.fspath(folder)):  # as a path it would be a folder called "s3:"
-            raise OptionError(
-                f"expected the folder of a run (--out) on a disk, got {os.fspath(folder)}; write "
-                "it to a disk that all machines share, or mount the store as one"
-            )
-        self.folder = Path(folder)
+        self.folder = place_of(folder)
         self._shards = self.folder / SHARDS
         # of a run that is being written
         self._claimed_as: RunKind | None = None
@@ -315,6 +313,11 @@ class RunFolder:
             raise OptionError(
                 "resume goes on with a run and overwrite replaces it; leave one of them out"
             )
+        if isinstance(self.folder, StorePath) and not kind.in_stores:
+            raise OptionError(
+                f"expected the folder of {_a(kind.what)} (--out) on a disk, got {self.folder}; "
+                "write it to a disk, or mount the store as one"
+            )
         for data in reads:
             self._check_apart_from(data)
         if self.folder.exists() and not self.folder.is_dir():
@@ -332,10 +335,15 @@ class RunFolder:
 
     def _check_apart_from(self, data: Any) -> None:
         """Raise if a run here would be taken for data, such as for a class, from now on."""
-        if not isinstance(data, str | os.PathLike) or not os.path.isdir(data):
+        if not isinstance(data, str | os.PathLike):
             return
-        read, here = Path(data).resolve(), self.folder.resolve()
-        if here != read:
+        read, here = place_of(data).resolve(), self.folder.resolve()
+        in_store = isinstance(read, StorePath)  # of which all that lies below a name is read
+        if not in_store and not read.is_dir():
+            return
+        if in_store and here != read and read not in here.parents:
+            return
+        if here != read and not in_store:
             listed = (file for ending in ("parquet", "tar") for file in read.glob(f"*.{ending}"))
             if read not in here.parents or any(listed):  # folders in it are not looked at
                 return
@@ -349,6 +357,10 @@ class RunFolder:
     @contextmanager
     def _made(self) -> Iterator[None]:
         """The folder, and those above it; they go again if nothing came to lie in them."""
+        if isinstance(self.folder, StorePath):  # has no folders without something in them
+            self.folder.mkdir(parents=True, exist_ok=True)
+            yield
+            return
         missing = [self.folder, *self.folder.parents]
         missing = missing[: next(at for at, path in enumerate(missing) if path.exists())]
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -568,6 +580,10 @@ class RunFolder:
         return {
             int(file.stem.removeprefix("rows-")) for file in self._shards.glob("rows-*.parquet")
         }
+
+    def has_shard(self, number: int) -> bool:
+        """Whether a shard is complete; a store with many of them is not listed for it."""
+        return (self._shards / f"rows-{number:08d}.parquet").exists()
 
     def write_shard(
         self,

@@ -12,7 +12,7 @@ from hardsight._checks import checked_options, warn
 from hardsight.errors import OptionError
 from hardsight.registry import unknown_name
 from hardsight.selection._keep import rows_to_keep
-from hardsight.suspects import repeats_of, suspects_of
+from hardsight.suspects import most_suspect, repeats_of
 from hardsight.table import ScoreTable, read_table
 
 if TYPE_CHECKING:
@@ -98,8 +98,11 @@ def select(
     count = rows_to_keep(keep, len(table))
     if by is None:
         by = next((name for name in _USUAL if name in table.scores), _USUAL[0])
+    if how != "random":
+        table.higher_is_harder(by)  # raises if it is not a score
+    left = _not_suspect(table, drop_suspects)  # first: it takes most of the memory
     hardness = _hardness(table, by, how)
-    left = _not_suspect(table, drop_suspects) & ~np.isnan(hardness)
+    left &= ~np.isnan(hardness)
     if drop_duplicates:
         left &= _no_repeats(table, left)
     if not left.any():
@@ -137,9 +140,8 @@ def _not_suspect(table: ScoreTable, share: float) -> NDArray[np.bool_]:
             "drop_suspects needs a column that tells wrong labels, such as suspicion of a tracked "
             f"training run or logit_margin; the table has {', '.join(table.scores)}"
         )
-    suspects = suspects_of(table)
     # no more than are ranked: a row without a label or a finite score is nobody's suspect
-    kept[suspects.order[: min(round(share * len(table)), suspects.ranked)]] = False
+    kept[most_suspect(table, round(share * len(table)))] = False
     return kept
 
 
@@ -169,12 +171,6 @@ def _dropped_share(drop_hardest: float | None, keep: float) -> float:
         return drop_hardest
     # the less is kept, the more of the hardest end is cut off, where wrong labels gather
     return 0.0 if keep >= 0.5 else 0.1 if keep >= 0.15 else 0.3
-
-
-def _largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Positions of the largest values; NaN is none of them, and of equal ones the first come."""
-    order = np.argsort(-values, kind="stable")  # NaN sorts last
-    return order[: min(count, len(values) - int(np.isnan(values).sum()))]
 
 
 @dataclass(frozen=True)

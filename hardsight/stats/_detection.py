@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hardsight.errors import OptionError, StatisticError
-from hardsight.stats._bootstrap import BOOTSTRAP_INTERVALS, bootstrap_interval
+from hardsight.stats._bootstrap import BOOTSTRAP_INTERVALS, Statistic, bootstrap_interval
 from hardsight.stats._estimate import Estimate
 from hardsight.stats._inputs import (
     Bools,
@@ -108,11 +108,9 @@ def auroc(
         below = negatives.cumsum(axis=1) - negatives / 2
         return _ratio((positives * below).sum(1), positives.sum(1) * negatives.sum(1))
 
-    low, high = bootstrap_interval(
+    return _bootstrapped(
         area, len(values), kind=interval, level=level, resamples=resamples, seed=seed
     )
-    value = float(area(np.ones((1, len(values))))[0])
-    return Estimate(value, low, high, len(values), level, interval)
 
 
 def compare_auroc(
@@ -212,11 +210,9 @@ def average_precision(
         steps = hits * hits.cumsum(axis=1) / np.where(seen == 0, 1, seen)
         return _ratio(steps.sum(axis=1), hits.sum(axis=1))
 
-    low, high = bootstrap_interval(
+    return _bootstrapped(
         precision, len(values), kind=interval, level=level, resamples=resamples, seed=seed
     )
-    value = float(precision(np.ones((1, len(values))))[0])
-    return Estimate(value, low, high, len(values), level, interval)
 
 
 def precision_at_k(
@@ -254,6 +250,16 @@ def precision_at_k(
     hits = is_positive[above].sum() + (k - above.sum()) * is_positive[at].mean()
     low, high = wilson_interval(float(hits), k, level=level)
     return Estimate(float(hits / k), low, high, k, level, "wilson")
+
+
+def _bootstrapped(
+    statistic: Statistic, n: int, *, kind: str, level: float, resamples: int, seed: int
+) -> Estimate:
+    """The statistic of all examples, with a bootstrap interval."""
+    low, high = bootstrap_interval(
+        statistic, n, kind=kind, level=level, resamples=resamples, seed=seed
+    )
+    return Estimate(float(statistic(np.ones((1, n)))[0]), low, high, n, level, kind)
 
 
 def _scored(scores: ArrayLike, positive: ArrayLike) -> tuple[Floats, Bools]:

@@ -16,5 +16,6 @@ from hardsight.suspects._groups import WRONG as WRONG
 from hardsight.suspects._share import LEAST_ROWS as LEAST_ROWS
 from hardsight.suspects._share import never_rising as never_rising
 from hardsight.suspects._suspects import Suspects as Suspects
+from hardsight.suspects._suspects import most_suspect as most_suspect
 from hardsight.suspects._suspects import suspects_frame as suspects_frame
 from hardsight.suspects._suspects import suspects_of as suspects_of

@@ -288,14 +288,6 @@ def test_a_run_may_lie_beside_the_data_and_in_a_hidden_folder_of_it(tmp_path):
         assert table.metadata["classes"] == ["cat", "dog", "horse"]
 
 
-def test_a_url_is_not_the_name_of_a_folder_for_results(tmp_path, monkeypatch):
-    (tmp_path / "net.py").write_text(NET)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(hs.errors.OptionError, match=r"on a disk, got s3://bucket/run; write it to"):
-        hs.score(f"{tmp_path / 'net.py'}:make", photos(tmp_path / "photos"), out="s3://bucket/run")
-    assert sorted(os.listdir()) == ["net.py", "photos"]
-
-
 @pytest.mark.parametrize("name", ["data", "out"])
 def test_an_empty_name_is_not_the_working_folder(tmp_path, monkeypatch, name):
     # such as --data "$PHOTOS" with a variable that is not set

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -52,3 +53,75 @@ def test_every_flag_of_a_launcher_is_one_of_the_command(name):
     flags = {flag for option in command.params for flag in option.opts}
     assert {word for word in words if word.startswith("--")} <= flags
     assert {"--engine", "--ray-address", "--resume"} <= set(words)
+
+
+# what a launcher that is not here was called with, a line for each word and an empty one after
+_NOTED = """#!/bin/sh
+printf '%s\\n' "$(basename "$0")" "$@" '' >> "$NOTED"
+"""
+_RUNS = {
+    "ray-job": (
+        ["/shared/photos", "/shared/run"],
+        [["ray", "job", "submit", "hardsight", "score", "/shared/photos", "/shared/run"]],
+    ),
+    "slurm": (
+        ["/shared/photos", "s3://bucket/run"],
+        [
+            ["srun", "--nodelist=node-1", "ray", "start", "--head", "--port=6379", "--num-cpus=4"],
+            ["srun", "--ntasks=2", "--exclude=node-1", "ray", "start", "--address=node-1:6379"],
+            ["srun", "--ntasks=1", "hardsight", "score", "s3://bucket/run", "node-1:6379"],
+        ],
+    ),
+    "torchrun": (
+        ["recipe.toml", "2"],
+        [["torchrun", "--nproc-per-node", "2", "hardsight", "train", "recipe.toml", "--out"]],
+    ),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_dry_run_of_a_script_calls_its_launcher_as_meant(script, tmp_path):
+    for name in ("ray", "srun", "torchrun", "sleep"):
+        (tmp_path / name).write_text(_NOTED)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nprintf 'node-1\\nnode-2\\nnode-3\\n'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    given, expected = _RUNS[script.stem]
+    allocation = {"SLURM_JOB_NODELIST": "node-[1-3]", "SLURM_NNODES": "3",
+                  "SLURM_CPUS_PER_TASK": "4"}  # fmt: skip
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, **allocation, "PATH": path, "NOTED": str(tmp_path / "noted")}
+    subprocess.run(["bash", script, *given], check=True, env=env, timeout=60)
+    calls = [call.splitlines() for call in (tmp_path / "noted").read_text().split("\n\n")]
+    calls = [call for call in calls if call and call[0] != "sleep"]
+    assert len(calls) == len(expected)
+    for words in expected:  # two of them run side by side, in any order
+        assert any(_are_in_order(words, call) for call in calls), (words, calls)
+
+
+def _are_in_order(words: list[str], call: list[str]) -> bool:
+    left = iter(call)
+    return all(word in left for word in words)
+
+
+def test_the_launcher_of_ranks_trains():
+    words = shlex.split((FOLDER / "torchrun.sh").read_text().splitlines()[-1])
+    words = words[words.index("hardsight") + 1 :]
+    command = main.get_command(None, words[0])
+    flags = {flag for option in command.params for flag in option.opts}
+    assert {word for word in words if word.startswith("--")} <= flags
+
+
+def test_the_manifest_has_what_kuberay_requires_of_a_job():
+    # of its schema (ray.io/v1, RayJob): what the operator refuses a manifest without
+    manifest = yaml.safe_load((FOLDER / "kuberay.yaml").read_text())
+    assert (manifest["apiVersion"], manifest["kind"]) == ("ray.io/v1", "RayJob")
+    assert set(manifest["metadata"]["name"]) <= set("abcdefghijklmnopqrstuvwxyz0123456789-.")
+    cluster = manifest["spec"]["rayClusterSpec"]
+    assert "rayStartParams" in cluster["headGroupSpec"]
+    for group in cluster["workerGroupSpecs"]:
+        assert {"groupName", "rayStartParams"} <= group.keys()
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        for container in group["template"]["spec"]["containers"]:
+            assert {"name", "image"} <= container.keys()

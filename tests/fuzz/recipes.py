@@ -188,8 +188,8 @@ def _is_odd(recipe: Recipe) -> bool:
 
 
 def _reaches_head(loss: Recipe) -> bool:
-    """Whether a loss is on from the start and depends on the weights of the head for sure."""
-    if loss.get("start_epoch") or loss.get("ramp") == "linear":
+    """Whether a loss is on in every epoch and depends on the weights of the head for sure."""
+    if loss.get("start_epoch") or "end_epoch" in loss or loss.get("ramp") == "linear":
         return False
     inputs = LOSSES[loss["name"]].inputs if loss["name"] in LOSSES else ("logits",)
     return "embeddings" not in inputs or "class_weights" in inputs

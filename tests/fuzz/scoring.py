@@ -156,7 +156,10 @@ def scored(
         if answer.exit_code:
             if table.exists():
                 return "refusal with a table: there is a table all the same"
-            return "" if must or may_refuse else f"refusal of what is fine: {answer.output}"
+            # one row of three classes does not show a factor: the words say what would
+            few = "too few to tell a constant factor" in answer.output
+            fine = must or may_refuse or few
+            return "" if fine else f"refusal of what is fine: {answer.output}"
         if must:
             return f"accepted although {must}"
         if must_tell not in " ".join(answer.output.split()):

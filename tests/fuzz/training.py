@@ -72,11 +72,14 @@ def train_by_recipe(draw: Draw, folder: Path) -> Iterator[Step]:
         if answer.exit_code:
             if (folder / "run" / "result.json").exists():
                 return "refusal with a result: there is a result all the same"
-            return "" if verdict.may_refuse else f"refusal of what is fine: {answer.output}"
+            fine = verdict.may_refuse or _diverged(answer, recipe)
+            return "" if fine else f"refusal of what is fine: {answer.output}"
         if verdict.must_refuse:
             return f"accepted although {verdict.must_refuse}"
         if verdict.must_tell and verdict.must_tell not in answer.output:
             return f"accepted without a word: {verdict.must_tell} has no effect"
+        if not _is_usable(folder) and "the test loss is" not in answer.output:
+            return "accepted without a word: the test loss is not finite"
         return _complaint(folder / "run", recipe, course)
 
     yield Step(["train", "recipe.toml"], judge)
@@ -106,7 +109,7 @@ def _afterwards(draw: Draw, folder: Path, recipe: Recipe, accuracy: float) -> It
 
     def judge(answer: Answer) -> str:
         if answer.exit_code:
-            return f"refusal of what is fine: {answer.output}"
+            return f"refusal of what is fine: {answer.output}" if _is_usable(folder) else ""
         if not by_name and not _is_stated(recipe["data"]):
             return ""
         table = pq.read_table(folder / "scores" / "table.parquet").to_pandas()
@@ -115,6 +118,18 @@ def _afterwards(draw: Draw, folder: Path, recipe: Recipe, accuracy: float) -> It
         return "" if same else f"accuracy: {accuracy} when it was trained, {right} when scored"
 
     yield Step(words, judge)
+
+
+def _diverged(answer: Answer, recipe: Recipe) -> bool:
+    """Whether training ended by itself at a bonus, which pulls the logits apart without end."""
+    bonus = any("bonus" in loss["name"] for loss in recipe["loss"])
+    return bonus and recipe["optimizer"]["lr"] >= 0.5 and "training has diverged" in answer.output
+
+
+def _is_usable(folder: Path) -> bool:
+    """Whether the trained model gave its test split a finite loss, as far as it has one."""
+    tested = json.loads((folder / "run" / "result.json").read_text())["test"]
+    return tested is None or math.isfinite(tested["loss"])
 
 
 def _fine(answer: Answer) -> str:

@@ -70,8 +70,10 @@ def modules_imported(source):
                 modules |= {alias.name for alias in node.names if alias.name != "__version__"}
             elif (node.module or "").startswith("hardsight."):
                 module = node.module.removeprefix("hardsight.")
-                private = {alias.name for alias in node.names if _is_private(alias.name)}
-                modules |= {module} | {f"{module}.{name}" for name in private}
+                names = {f"{module}.{alias.name}": alias.name for alias in node.names}
+                # a room or a private module that is imported whole
+                whole = {name for name in names if name in LAYER_OF or _is_private(names[name])}
+                modules |= {module} | whole
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.startswith("hardsight."):
@@ -200,6 +202,8 @@ def test_a_room_that_is_not_drawn_is_missed():
         ("run.adapt._data", "from hardsight.run.train._images import Row", "private to its room"),
         ("experiments.el._fig5", "from hardsight.run.loop._pass import x", "private to its room"),
         ("experiments.el._fig5", "from hardsight.experiments.avh import x", "its neighbour"),
+        ("experiments.el._fig5", "from hardsight.experiments import avh", "its neighbour"),
+        ("run.loop._device", "from hardsight.run import train as t", "imports run.train above"),
         ("data.source._view", "from hardsight.data.formats import x", "imports data.formats above"),
         ("run.loop._heads", "from hardsight.data.source._view import x", "private to its room"),
         ("tracking._steps", "from hardsight.heads._head import agree", "private to its room"),
@@ -225,6 +229,7 @@ def test_a_planted_violation_is_found(module, source, complaint):
         ("run.score._score", "from hardsight.run.score._rows import rows"),
         ("run.adapt._adapt", "from hardsight.run.train.engine import TrainModule"),
         ("cli._score", "from hardsight.run.score import score"),
+        ("experiments.el._fig5", "from hardsight.experiments import lab as kit"),
     ],
 )
 def test_what_is_allowed_is_not_complained_about(module, source):

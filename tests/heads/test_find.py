@@ -247,6 +247,19 @@ def test_a_cosine_linear_subclass_whose_bias_is_not_used_is_a_cosine_head(explai
     assert head.bias is None
 
 
+def test_too_few_logits_to_tell_a_temperature_ask_for_more_examples():
+    class Cold(nn.Sequential):
+        def forward(self, inputs):
+            return super().forward(inputs) / 0.25
+
+    model = Cold(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    with pytest.raises(
+        HeadMismatchError, match=r"pass more examples at once .3 logits are too few"
+    ):
+        find_head(model, torch.randn(1, 4))
+    assert find_head(model, torch.randn(2, 4)).name == "2"
+
+
 def test_a_temperature_after_the_layer_is_folded_into_weight_and_bias(explained_head, two_layers):
     model = two_layers(lambda logits: logits / 0.25)
     head = explained_head(model, torch.randn(4, 6))

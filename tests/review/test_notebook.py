@@ -1,6 +1,7 @@
 """`hs.review` in a real kernel: shown inline, with a handle."""
 
 import http.server
+import inspect
 import re
 import socket
 import threading
@@ -13,6 +14,7 @@ from nbclient import NotebookClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+import hardsight as hs
 from tests.review import made
 from tests.review.test_browser import act, ready
 
@@ -72,3 +74,9 @@ def test_a_notebook_shows_the_app_inline_and_reads_its_decisions(chromium, run, 
         with pytest.raises(urllib.error.URLError):
             urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5)
     chromium.get_log("browser")
+
+
+def test_the_package_that_can_be_called_shows_the_options_of_the_verb():
+    shown = inspect.signature(hs.review)
+    assert shown == inspect.signature(hs.review.review)
+    assert {"port", "open_browser"} <= set(shown.parameters)

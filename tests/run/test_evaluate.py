@@ -599,13 +599,13 @@ def test_a_model_in_half_precision_is_evaluated(nets):
 def test_the_ensemble_is_one_more_search_and_the_worst_is_no_better(nets, files):
     options = {**QUICK, "attack_examples": 40, "epsilons": (0.1,), "epsilons_l2": (0,),
                "attack_steps": 2, **PLAIN}  # fmt: skip
-    data = files / "digits.npz"
-    plain = evaluation_card(Flat(), data, **options)["models"][0]["robustness"]["masking"]
-    found = evaluation_card(Flat(), data, ensemble_steps=4, **options)["models"][0]["robustness"]
+    model, data = Flat(), files / "digits.npz"
+    plain = evaluation_card(model, data, **options)["models"][0]["robustness"]["masking"]
+    found = evaluation_card(model, data, ensemble_steps=4, **options)["models"][0]["robustness"]
     by = {check["name"]: check["accuracy"]["value"] for check in found["masking"]["checks"]}
     name = "APGD on two losses and Square, 4 steps"
     assert name in by
     assert not any("APGD" in check["name"] for check in plain["checks"])
     assert found["masking"]["worst"]["value"] <= min(by[name], plain["worst"]["value"])
     with pytest.raises(OptionError, match="expected ensemble_steps >= 0, got -1"):
-        evaluation_card(Flat(), data, ensemble_steps=-1, **options)
+        evaluation_card(model, data, ensemble_steps=-1, **options)

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hardsight as hs
 from hardsight.cli import main
 from hardsight.data import MemorySource
+from hardsight.data.source import Parts
 from hardsight.errors import (
     AmbiguousHeadError,
     HardsightWarning,
@@ -28,6 +29,7 @@ from hardsight.errors import (
     TableError,
 )
 from hardsight.heads import Head, _capture
+from hardsight.run.loop import ModelPass
 from hardsight.table import RunFolder
 
 CLASSES, WIDTH = 3, 8
@@ -826,3 +828,41 @@ def test_a_model_of_segments_is_refused_by_that_name():
     net = nn.Sequential(nn.Conv2d(1, 10, 3, padding=1))
     with pytest.raises(ModelError, match="segmentation and detection are not built"):
         hs.score(net, "builtin:digits", mean=(0.0,), std=(1.0,))
+
+
+def test_an_example_of_a_batch_in_parts_is_named_by_its_own_id():
+    class OddOne(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits = self.fc(x)
+            return torch.where(x[:, :1] > 5, logits.flip(1) + 1, logits)
+
+    model, examples = OddOne(), torch.randn(4, 6)
+    head = hs.find_head(model, torch.randn(4, 6).clamp(max=4))
+    examples[:, 0] = torch.tensor([0.0, 0.0, 9.0, 0.0])
+    # the longest texts first: the third and last row of the batch is the second of its part
+    parts = Parts([examples[[3, 1]], examples[[0, 2]]], order=[2, 1, 3, 0], sizes=[2, 2])
+    with (
+        pytest.raises(HeadMismatchError, match=r"\(examples third\)"),
+        ModelPass(model, head, device=torch.device("cpu")) as running,
+    ):
+        running.outputs(parts, ["first", "second", "third", "fourth"])
+
+
+def test_an_error_in_a_part_of_a_batch_names_the_examples_of_that_part():
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if (x > 5).any():
+                raise RuntimeError("no such token")
+            return x
+
+    inputs = torch.tensor([[0.0], [1.0], [9.0], [3.0]])
+    parts = Parts([inputs[[3, 1]], inputs[[0, 2]]], order=[2, 1, 3, 0], sizes=[2, 2])
+    with (
+        pytest.raises(ModelError, match="examples first to third"),
+        ModelPass(Fails(), None, device=torch.device("cpu")) as running,
+    ):
+        running.outputs(parts, ["first", "second", "third", "fourth"])

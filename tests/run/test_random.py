@@ -25,6 +25,8 @@ class TwoGpus:
         for name in ("init", "manual_seed_all", "get_rng_state_all", "set_rng_state_all"):
             patch.setattr(torch.cuda, name, getattr(self, name))
         patch.setattr(torch.cuda, "device_count", lambda: 2)
+        # a build with CUDA takes the count for an answer, and would look for a driver
+        patch.setattr(torch.cuda, "is_available", lambda: False)
         patch.setattr(torch.cuda, "is_initialized", lambda: self.started)
         patch.setattr(torch.cuda, "get_rng_state", lambda at: self.get_rng_state_all()[at])
         patch.setattr(torch.cuda, "set_rng_state", lambda state, at: self.set_one(state, at))

@@ -116,7 +116,10 @@ def test_a_table_in_memory_is_the_local_one_and_a_local_run_that_died_is_resumed
         with pytest.raises(DiedError):
             hs.score(None, embeddings_file, out=tmp_path / "ray", **options)
     assert len(list(tmp_path.glob("ray/shards/rows-*"))) == 2
-    hs.score(None, embeddings_file, out=tmp_path / "ray", engine="ray", resume=True, **options)
+    # by URL: actors and driver write to the folder as they would to a store that they share
+    url = f"local://{tmp_path}/ray"
+    made = hs.score(None, embeddings_file, out=url, engine="ray", resume=True, **options)
+    assert str(made.path) == f"{url}/table.parquet"
     same_files(tmp_path / "local", tmp_path / "ray")
 
 

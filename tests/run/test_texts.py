@@ -323,8 +323,13 @@ def test_a_tokenizer_that_brings_code_is_refused(tmp_path, folders):
 
 def test_verbs_of_pictures_refuse_texts(tmp_path, folders):
     file = written(tmp_path / "reviews.csv")
-    with pytest.raises(DataError, match=r"the kind 'text', which `score` and `train` read"):
-        hs.evaluation_card(f"hf:{folders['bert']}", file)
+    with pytest.raises(DataError, match=r"the kind 'text', which `score`, `train` and `evaluate` "):
+        hs.queue(f"hf:{folders['bert']}", file, budget=5)
+    for source, target in ((file, "builtin:digits"), ("builtin:digits", file)):
+        with pytest.raises(DataError, match=r"the kind 'text', and adapting needs pictures or arr"):
+            hs.adapt("small_cnn", source, target, out=tmp_path / "run")
+    with pytest.raises(DataError, match=r"only pictures can be degraded, got str from"):
+        hs.study_degradation(f"hf:{folders['bert']}", file, noise=(0.1, 0.2), out=tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -396,3 +401,28 @@ def test_a_missing_id_is_not_a_name(tmp_path):
     (tmp_path / "ids.csv").write_text("id,text,label\n,a b,x\n7,c d,y\n")
     source = hs.data.open_source(tmp_path / "ids.csv")
     assert [source.id_of(0), source.id_of(1)] == ["row 0", "7"]
+
+
+def test_a_card_of_texts_has_all_parts_but_those_of_pictures(folders, tmp_path):
+    data = written(tmp_path / "reviews.csv", header=("words", "stars"))
+    columns = {"text_column": "words", "label_column": "stars"}
+    names = {kind: f"hf:{folders[kind]}" for kind in ("bert", "gpt2")}
+    card = hs.evaluation_card(
+        names, data, ood=data, feature_examples=10, map_examples=10, out=tmp_path / "card",
+        device="cpu", batch_size=4, **columns,
+    )  # fmt: skip
+    for kind, model in zip(names, card["models"], strict=True):
+        table = hs.score(names[kind], data, device="cpu", **columns)
+        assert model["accuracy"]["top1"]["value"] == pytest.approx(table.accuracy())
+        assert model["counts"]["rows"] == len(table)
+        for part in ("robustness", "explanation"):
+            assert model[part]["note"] == "it is for pictures, and the data holds the kind 'text'"
+        assert model["preprocessing"]["origin"].startswith("tokens of ")
+    page = hs.write_report(tmp_path / "card").read_text(encoding="utf-8")
+    assert page.count("it is for pictures") >= 2
+    with pytest.raises(OptionError, match=r"attacks change pixels, and .* reads the kind 'text'"):
+        hs.evaluation_card(names, data, epsilons=[0.1], device="cpu", **columns)
+    with pytest.raises(DataError, match="holds pictures or arrays, and the evaluated data example"):
+        hs.evaluation_card(
+            names["bert"], written(tmp_path / "plain.csv"), ood="builtin:digits", device="cpu"
+        )

@@ -196,7 +196,8 @@ def test_a_table_is_read_in_a_locale_that_is_not_utf8(tmp_path):
     code = (
         "import sys; from pathlib import Path; from hardsight.run_folder import open_parquet\n"
         "assert sys.getfilesystemencoding() != 'utf-8', sys.getfilesystemencoding()\n"
-        "with open_parquet(Path(sys.argv[1])) as opened: print(opened.read().column('a').to_pylist())"
+        "with open_parquet(Path(sys.argv[1])) as opened:\n"
+        "    print(opened.read().column('a').to_pylist())"
     )
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(

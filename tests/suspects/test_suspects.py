@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from hardsight.errors import OptionError, TableError
-from hardsight.suspects import GROUPS, suspects_of
+from hardsight.suspects import GROUPS, most_suspect, suspects_of
 from hardsight.table import ScoreTable, read_table, with_metadata
 from tests.suspects import made
 
@@ -160,3 +160,21 @@ def test_a_file_is_read_in_groups_and_answers_as_memory_does(tmp_path):
     pq.write_table(table.to_arrow(), tmp_path / "t.parquet", row_group_size=64)
     stored = read_table(tmp_path / "t.parquet")
     pd.testing.assert_frame_equal(stored.suspects(50), table.suspects(50))
+
+
+@pytest.mark.parametrize("kind", ["out-of-sample", "one pass", "tracked"])
+def test_the_most_suspect_rows_alone_are_those_of_the_whole_answer(kind):
+    # out-of-sample they are ranked by the estimate, else by the judge of labels
+    if kind == "tracked":
+        suspicion = np.random.default_rng(0).random(600)
+        suspicion[:5] = np.nan  # never ranked
+        table = made.tracked(suspicion, np.arange(600) % 4, held_out=np.arange(600) % 3 == 0)
+    else:
+        probs, truth = made.noisy_probs(600)
+        labels = np.where(np.arange(600) % 7, truth, (truth + 1) % 4)
+        sample = "out-of-sample" if kind == "out-of-sample" else "unknown"
+        table = made.one_pass(probs, labels, sample=sample)
+    whole = suspects_of(table)
+    assert (whole.error_share is not None) == (kind == "out-of-sample")
+    np.testing.assert_array_equal(most_suspect(table, 50), whole.order[:50])
+    assert len(most_suspect(table, 10**6)) == whole.ranked

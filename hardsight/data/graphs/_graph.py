@@ -51,6 +51,30 @@ class Graphs(InputKind):
     name = "graph"
     origin = "nodes with their features, edges, and the number of its graph for every node"
     in_processes = False
+    has_one_shape = False
+
+    def __init__(self) -> None:
+        self._packed: list[Graph | None] = []
+
+    def read_for(self, model: Any, reader: Any, *, batch_size: int) -> Graphs:
+        """Graphs that keep what is packed of them for as long as this model reads them."""
+        return Graphs()
+
+    def packed(self, contents: list[Any]) -> tuple[Tensor, int]:
+        """A number for each graph, by which :meth:`unpacked` finds it in memory.
+
+        Graphs have no shape in common, and one that all of them fit in would mostly be empty.
+        """
+        import torch
+
+        first = len(self._packed)
+        self._packed += contents
+        return torch.arange(first, len(self._packed)).view(-1, 1, 1), 0
+
+    def unpacked(self, rows: Tensor) -> dict[str, Tensor]:
+        """One graph of all that the rows name."""
+        graphs: list[Any] = [self._packed[number] for number in rows.flatten().long().tolist()]
+        return {name: part.to(rows.device) for name, part in joined(graphs).items()}
 
     def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
         """One graph of all, whose parts do not touch."""

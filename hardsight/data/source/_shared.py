@@ -41,6 +41,16 @@ class SharedExamples:
         """As plain values for a record."""
         return asdict(self)
 
+    def warning(self, what: str, where: str) -> str | None:
+        """How many of ``what`` are also in ``where``, for the start of a warning, if any are."""
+        if not self.shared or self.first is None:
+            return None
+        own, same = self.first
+        return (
+            f"{self.shared:,} of {self.looked_at:,} {what} looked at are also in {where}, byte for "
+            f"byte, such as {own} ({same} there)"
+        )
+
 
 def shared_examples(
     source: ExampleSource, others: ExampleSource, rows: Sequence[int], *, most_bytes: int = 2**30

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from hardsight.errors import DataError, MissingDataError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
 
     from hardsight.data.source._view import SourceView
 
@@ -234,6 +236,8 @@ class InputKind(ABC):
             go through the model together; each still has its own row.
         in_processes: whether loader processes are of use.
         task: what a model does with an example: ``"classify"`` it, or ``"predict"`` its tokens.
+        has_words: whether a tokenizer reads it.
+        has_one_shape: whether batches of equally many examples have the same shapes.
     """
 
     name: str
@@ -241,6 +245,8 @@ class InputKind(ABC):
     task: str = "classify"
     batches_at_once: int = 1
     in_processes: bool = True
+    has_words: bool = False
+    has_one_shape: bool = True
 
     @abstractmethod
     def collated(self, contents: list[Any]) -> tuple[Any, Mapping[str, ArrayLike]]:
@@ -284,6 +290,21 @@ class InputKind(ABC):
         """The rows of some examples; ``None`` if each example is a row."""
         return None
 
+    def packed(self, contents: list[Any]) -> tuple[Tensor, int]:
+        """Examples to train on, ``[N, K, L]``, and how many of them were cut.
+
+        Args:
+            contents: of the examples, ``None`` for one that cannot be read, whose row nobody sees.
+
+        Raises:
+            DataError: examples of this kind are not trained on.
+        """
+        raise DataError(f"examples of the kind {self.name!r} are not trained on; score them")
+
+    def unpacked(self, rows: Tensor) -> dict[str, Tensor]:
+        """Inputs of a model from some rows of :meth:`packed`, ``[B, K, L]``."""
+        raise DataError(f"examples of the kind {self.name!r} are not packed")
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -307,10 +328,17 @@ class Parts:
     Attributes:
         inputs: of each part.
         order: for each row of the batch its place in all parts together, ``[R]``.
+        sizes: rows of each part.
     """
 
     inputs: list[Any]
     order: list[int] | NDArray[np.int64]
+    sizes: list[int]
+
+    def split(self, of_rows: Sequence[str]) -> list[list[str]]:
+        """What belongs to the rows of the batch, such as their names, part by part."""
+        inside = iter([of_rows[row] for row in np.argsort(self.order)])
+        return [list(islice(inside, size)) for size in self.sizes]
 
 
 @dataclass(frozen=True)

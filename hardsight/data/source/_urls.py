@@ -11,9 +11,8 @@ import tempfile
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.request import url2pathname
 
-from hardsight._checks import warn
+from hardsight._checks import path_of_file_url, warn
 from hardsight.data.source._source import braced
 from hardsight.errors import DataError, HardsightError, MissingDataError, MissingExtraError
 from hardsight.run_folder import cache_folder, replacing
@@ -34,10 +33,9 @@ def local_copy(url: str) -> str:
         DataError: it cannot be read.
     """
     scheme, rest = re.split(":/+", url, maxsplit=1)  # a path has one slash of two
-    rest = f"/{rest}" if scheme.lower() == "file" else rest
-    url = f"{scheme}://{rest}"
-    if scheme.lower() == "file":
-        return url2pathname(rest.removeprefix("/localhost"))
+    url, on_disk = f"{scheme}://{rest}", path_of_file_url(url)
+    if on_disk is not None:
+        return on_disk
     try:
         import fsspec
 

@@ -21,6 +21,7 @@ from hardsight.data.texts._tokens import (
     check_vocabulary,
     model_inputs,
     most_tokens,
+    together,
 )
 from hardsight.errors import ModelError
 from hardsight.preprocessing import PLACES
@@ -160,9 +161,9 @@ class TargetTokens(Sentences):
 
     def collated(self, contents: list[Any]) -> tuple[Any, Mapping[str, ArrayLike]]:
         """Inputs of some sentences with the places of their rows, and what was noticed of rows."""
-        sizes = [(len(one.given or ()), len(one.tokens)) for one in contents]
-        order = sorted(range(len(contents)), key=lambda at: (*(-n for n in sizes[at]), at))
-        chunks = list(self._chunks(order, sizes))
+        lengths = [(len(one.given or ()), len(one.tokens)) for one in contents]
+        order = sorted(range(len(contents)), key=lambda at: (*(-n for n in lengths[at]), at))
+        chunks = list(together(order, lengths, self._batch_size, pads=self._pads))
         noticed = self._noticed(contents)
         if len(chunks) == 1:
             return self._inputs(contents), noticed
@@ -171,7 +172,9 @@ class TargetTokens(Sentences):
         for at in order:  # where the rows of each sentence begin, among all parts together
             starts[at], row = row, row + self._rows(contents[at])
         firsts = np.array([starts[at] for at in range(len(contents))])
-        return Parts(inputs, _ranges(firsts, self._counts(contents))), noticed
+        counts = self._counts(contents)
+        sizes = [int(counts[chunk].sum()) for chunk in chunks]
+        return Parts(inputs, _ranges(firsts, counts), sizes), noticed
 
     def spread(self, contents: list[Any]) -> Spread:
         """A row for each token that is predicted."""
@@ -239,18 +242,6 @@ class TargetTokens(Sentences):
         moved = labels.roll(1, dims=1).masked_fill(labels.roll(1, dims=1) < 0, self._padding)
         moved[:, 0] = start
         return moved
-
-    def _chunks(self, order: list[int], sizes: list[tuple[int, int]]) -> Iterator[list[int]]:
-        """Sentences that go through the model together; of one length if it takes no mask."""
-        chunk: list[int] = []
-        for at in order:
-            is_other = not self._pads and chunk and sizes[at] != sizes[chunk[0]]
-            if is_other or len(chunk) == self._batch_size:
-                yield chunk
-                chunk = []
-            chunk.append(at)
-        if chunk:
-            yield chunk
 
     def _given(self, texts: list[str]) -> list[tuple[list[int], bool]]:
         """Tokens of what the model reads first, and whether they were cut."""

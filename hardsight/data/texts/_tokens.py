@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +38,7 @@ class Texts(InputKind):
 
     name = "text"
     in_processes = False
+    has_words = True
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
@@ -105,12 +105,13 @@ class Tokens(Texts):
         rows, cut = self.encoded(contents)
         lengths = [len(row[IDS]) for row in rows]
         order = sorted(range(len(rows)), key=lambda at: (-lengths[at], at))  # the longest first
-        chunks = list(self._chunks(order, lengths))
+        chunks = list(together(order, lengths, self._batch_size, pads=self._pads))
         place = {at: number for number, at in enumerate(order)}
         if len(chunks) == 1:
             return self.padded([rows[at] for at in range(len(rows))]), {TRUNCATED: cut}
         inputs = [self.padded([rows[at] for at in chunk]) for chunk in chunks]
-        return Parts(inputs, [place[at] for at in range(len(rows))]), {TRUNCATED: cut}
+        places, sizes = [place[at] for at in range(len(rows))], [len(chunk) for chunk in chunks]
+        return Parts(inputs, places, sizes), {TRUNCATED: cut}
 
     def at_once(self, batch_size: int) -> Tokens:
         """The same, with more or fewer texts that go through the model together."""
@@ -138,6 +139,25 @@ class Tokens(Texts):
         other = copy.copy(self)
         other._pads, other.origin = False, f"{self.origin}, none of them padded"
         return other
+
+    def packed(self, contents: list[Any]) -> tuple[Tensor, int]:
+        """All texts as one tensor; K are the inputs of the model, ids first."""
+        import torch
+
+        rows, cut = self.encoded(["." if text is None else str(text) for text in contents])
+        found = self.padded(rows)
+        return torch.stack([found[key] for key in self.keys], dim=1).to(torch.int32), sum(cut)
+
+    def unpacked(self, rows: Tensor) -> dict[str, Tensor]:
+        """The inputs of the model.
+
+        On a CPU columns that are padding in every row of a batch are left out. A GPU may record
+        the step, whose shapes may not change.
+        """
+        rows = rows.long()
+        if MASK in self.keys and rows.device.type == "cpu":
+            rows = rows[:, :, : int(rows[:, self.keys.index(MASK)].sum(dim=1).max())]
+        return {key: rows[:, at] for at, key in enumerate(self.keys)}
 
     def encoded(self, texts: list[str]) -> tuple[list[dict[str, list[int]]], list[bool]]:
         """Tokens of each text by the names of the inputs, and whether it was cut.
@@ -172,18 +192,6 @@ class Tokens(Texts):
             found[key] = torch.from_numpy(array)
         return found
 
-    def _chunks(self, order: list[int], lengths: list[int]) -> Iterator[list[int]]:
-        """Texts that go through the model together; of one length each if none may be padded."""
-        chunk: list[int] = []
-        for at in order:
-            is_other = not self._pads and chunk and lengths[at] != lengths[chunk[0]]
-            if is_other or len(chunk) == self._batch_size:
-                yield chunk
-                chunk = []
-            chunk.append(at)
-        if chunk:
-            yield chunk
-
     def _called(self, texts: list[str], **options: Any) -> list[dict[str, list[int]]]:
         found = self._tokenizer(
             texts, padding=False, return_attention_mask=True, verbose=False,
@@ -195,39 +203,26 @@ class Tokens(Texts):
         return [{key: columns[key][at] for key in self.keys} for at in range(len(texts))]
 
 
-def packed_rows(tokens: Tokens, texts: list[str]) -> tuple[Tensor, int]:
-    """All texts as one tensor ``[N, K, L]`` for training, and how many of them were cut.
+def together(
+    order: Sequence[int], sizes: Sequence[object], most: int, *, pads: bool
+) -> Iterator[list[int]]:
+    """Places of texts that go through the model together.
 
-    K are the inputs of the model, ids first; see :func:`unpacking`.
+    Args:
+        order: of the places.
+        sizes: of the texts, by place; without padding only texts of one size go together.
+        most: texts at a time.
+        pads: whether texts may be padded to one size.
     """
-    import torch
-
-    rows, cut = tokens.encoded(texts)
-    found = tokens.padded(rows)
-    return torch.stack([found[key] for key in tokens.keys], dim=1).to(torch.int32), sum(cut)
-
-
-@contextmanager
-def unpacking(model: nn.Module, tokens: Tokens) -> Iterator[None]:
-    """A model of texts takes :func:`packed_rows`, ``[B, K, L]``, meanwhile.
-
-    On a CPU columns that are padding in every row of a batch are left out. A GPU may record the
-    step, whose shapes may not change.
-    """
-
-    def unpacked(_module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        if not args or getattr(args[0], "ndim", 0) != 3:
-            return args, kwargs
-        rows = args[0].long()
-        if MASK in tokens.keys and rows.device.type == "cpu":
-            rows = rows[:, :, : int(rows[:, tokens.keys.index(MASK)].sum(dim=1).max())]
-        return (), {key: rows[:, at] for at, key in enumerate(tokens.keys)} | kwargs
-
-    handle = model.register_forward_pre_hook(unpacked, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    chunk: list[int] = []
+    for at in order:
+        is_other = not pads and chunk and sizes[at] != sizes[chunk[0]]
+        if is_other or len(chunk) == most:
+            yield chunk
+            chunk = []
+        chunk.append(at)
+    if chunk:
+        yield chunk
 
 
 def model_inputs(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:

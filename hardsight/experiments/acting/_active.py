@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.errors import ConfigError
-from hardsight.experiments.acting._recipes import PAPER, Recipe, accuracy, splits, trained
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    band,
-    experiment,
-)
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.experiments import lab as kit
+from hardsight.experiments.acting import _recipes as recipes
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.queue import RULES, queue
 
 RANDOM = "random"
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of the experiment, beside those of :class:`Recipe`.
 
     Attributes:
@@ -54,9 +47,9 @@ class Setting(Recipe):
         return tuple(self.begin + at * self.budget for at in range(self.rounds + 1))
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     """Accuracy by rule and number of labels; is a rule better than chance on the way?"""
-    grid = Grid.of(data["trials"], "rule", "labels")
+    grid = kit.Grid.of(data["trials"], "rule", "labels")
     # the networks before the first question are the same ones
     asked = grid.only(labels=setting.counts[1:]).mean_over("labels")
     table = grid.table(
@@ -80,7 +73,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     return [table], questions
 
 
-@experiment(
+@kit.experiment(
     "active",
     title="Labelling next: rules of the queue against a random choice",
     reproduces="no paper's table; coverage after Sener and Savarese 2018",
@@ -90,11 +83,11 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
             rules=("margin", "coverage", RANDOM), seeds=(0, 1),
         ),
         "short": Setting(limit=600, begin=30, budget=30, seeds=(0, 1, 2, 3, 4)),
-        "paper": Setting(**{**PAPER, "begin": 1000, "budget": 1000, "rounds": 6}),
+        "paper": Setting(**{**recipes.PAPER, "begin": 1000, "budget": 1000, "rounds": 6}),
     },
     asks=asks,
 )  # fmt: skip
-def active(lab: Lab, setting: Setting) -> Result:
+def active(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Asks for the labels of {on} in rounds, by every rule of `hs.queue`.
 
     All rules begin with the same {begin} labelled examples, drawn at random, and the network that
@@ -104,24 +97,20 @@ def active(lab: Lab, setting: Setting) -> Result:
     training split. Classes are not balanced by a rule. Every network is tested once; labels of the
     pool are read only if a rule asked for them.
     """
-    trials = []
-    with lab.progress("pools", len(setting.rules) * len(setting.seeds)) as advance:
-        for seed in setting.seeds:
-            for rule in setting.rules:
-                lab.step(f"{rule}, seed {seed}")
-                trials += _trial(lab, setting, rule, seed)
-                advance(1)
-    return Result(figures=[_figure(lab, setting, trials)], data={"trials": trials})
+    cases = [(rule, seed) for seed in setting.seeds for rule in setting.rules]
+    trial = partial(_trial, lab, setting)
+    trials = lab.trials("pools", cases, trial, told="{}, seed {}".format)
+    return kit.Result(figures=[_figure(lab, setting, trials)], data={"trials": trials})
 
 
-def _trial(lab: Lab, setting: Setting, rule: str, seed: int) -> list[dict[str, Any]]:
-    source, test = splits(lab, setting)
+def _trial(lab: kit.Lab, setting: Setting, rule: str, seed: int) -> list[dict[str, Any]]:
+    source, test = recipes.splits(lab, setting)
     draw = np.random.default_rng([seed, *b"active"])
     known: NDArray[np.int64] = np.sort(draw.permutation(len(source))[: setting.begin])
     rows = []
     for count in setting.counts:
-        run = trained(lab, setting, source.subset(known), seed=seed, whole=len(source))
-        reached = accuracy(lab, run, test)
+        run = recipes.trained(lab, setting, source.subset(known), seed=seed, whole=len(source))
+        reached = recipes.accuracy(lab, run, test)
         rows.append({"rule": rule, "labels": count, "seed": seed, "accuracy": reached})
         if count < setting.counts[-1]:
             rest = np.setdiff1d(np.arange(len(source)), known)
@@ -133,19 +122,17 @@ def _trial(lab: Lab, setting: Setting, rule: str, seed: int) -> list[dict[str, A
     return rows
 
 
-def _figure(lab: Lab, setting: Setting, trials: list[dict[str, Any]]) -> Figure:
-    grid = Grid.of(trials, "rule", "labels")
+def _figure(lab: kit.Lab, setting: Setting, trials: list[dict[str, Any]]) -> kit.Figure:
+    grid = kit.Grid.of(trials, "rule", "labels")
     figure, (axis,) = panels(width=5.0, height=3.2)
     for rule, colour in zip(setting.rules, COLOURS, strict=False):
         curves = [grid.values("accuracy", rule=rule, labels=count) for count in setting.counts]
         style = {"linestyle": "--"} if rule == RANDOM else {}
-        band(axis, setting.counts, list(zip(*curves, strict=True)), colour, rule, marker="o",
-             markersize=3, **style)  # fmt: skip
+        kit.band(axis, setting.counts, list(zip(*curves, strict=True)), colour, rule, marker="o",
+                 markersize=3, **style)  # fmt: skip
     axis.set(xlabel="labelled examples", ylabel="test accuracy, %")
-    legend(figure)
     return lab.figure(
         figure, "active",
-        caption="Test accuracy against the number of labels, by the rule that asks for them; lines "
-        "are means over seeds, bands their standard deviation.",
+        caption=f"Test accuracy against the number of labels, by the rule that asks; {kit.BANDS}.",
         alt=f"Curves of test accuracy for {', '.join(setting.rules)}.",
     )  # fmt: skip

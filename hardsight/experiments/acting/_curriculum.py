@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 from hardsight.errors import ConfigError
-from hardsight.experiments.acting._recipes import (
-    PAPER,
-    SMOKE,
-    Recipe,
-    accuracy,
-    noise_in_words,
-    splits,
-    trained,
-    with_noise,
-)
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    experiment,
-    networks_table,
-    seed_dots,
-)
+from hardsight.experiments import lab as kit
+from hardsight.experiments.acting import _recipes as recipes
 from hardsight.report.figures import COLOURS, panels
 from hardsight.run.train import TrainResult
 
@@ -39,7 +23,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of the experiment, beside those of :class:`Recipe`.
 
     Attributes:
@@ -59,22 +43,23 @@ class Setting(Recipe):
             raise ConfigError(f"expected orders among {', '.join(ORDERS)}, got {self.orders}")
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     """Accuracy by order and noise; is any order better than none?"""
-    grid = Grid.of(data["trials"], "order", "noise")
+    grid = kit.Grid.of(data["trials"], "order", "noise")
     table = grid.table(
         "Test accuracy after equal steps",
         {"order": "order"},
         grid.across(
             "noise", "accuracy",
-            {share: f"wrong labels: {noise_in_words(share)}" for share in setting.noise},
+            {share: f"wrong labels: {recipes.noise_in_words(share)}" for share in setting.noise},
         ),
         note="In per cent, mean ± standard deviation over seeds.",
     )  # fmt: skip
     gate = setting.gate(grid.values("accuracy", order=UNIFORM, noise=min(setting.noise)))
     questions = [
         grid.question(
-            f"wrong labels: {noise_in_words(share)}; {_WORDS[order]} is better than uniform draws",
+            f"wrong labels: {recipes.noise_in_words(share)}; "
+            f"{_WORDS[order]} is better than uniform draws",
             "Bengio et al., ICML 2009, and Kumar et al., NeurIPS 2010, on other tasks"
             if order in ("easy_first", "self_paced") else "ours",
             "accuracy", {"order": order, "noise": share}, {"order": UNIFORM, "noise": share},
@@ -83,21 +68,21 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         for share in setting.noise
         for order in setting.orders
     ]  # fmt: skip
-    return [table, networks_table([gate])], questions
+    return [table, kit.networks_table([gate])], questions
 
 
-@experiment(
+@kit.experiment(
     "curriculum",
     title="Learning in an order: curricula against uniform draws at equal steps",
     reproduces="no paper's table; after Bengio et al. 2009 and Kumar et al. 2010",
     scales={
-        "smoke": Setting(**{**SMOKE, "orders": ("easy_first", "self_paced")}),
+        "smoke": Setting(**{**recipes.SMOKE, "orders": ("easy_first", "self_paced")}),
         "short": Setting(limit=600, epochs=10),
-        "paper": Setting(**PAPER),
+        "paper": Setting(**recipes.PAPER),
     },
     asks=asks,
 )
-def curriculum(lab: Lab, setting: Setting) -> Result:
+def curriculum(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains the same network on {on} with its examples in several orders.
 
     A first network sees every example once per epoch while its dynamics are recorded. From its mean
@@ -108,22 +93,18 @@ def curriculum(lab: Lab, setting: Setting) -> Result:
     {epochs} epochs) and the same seeds, and are tested once. With noise, labels are made wrong at
     random, and the first network learns from the same wrong labels.
     """
-    trials = []
-    with lab.progress("sets of labels", len(setting.noise) * len(setting.seeds)) as advance:
-        for share in setting.noise:
-            for seed in setting.seeds:
-                lab.step(f"wrong labels: {noise_in_words(share)}, seed {seed}")
-                trials += _trial(lab, setting, share, seed)
-                advance(1)
-    return Result(figures=[_figure(lab, setting, trials)], data={"trials": trials})
+    cases = product(setting.noise, setting.seeds)
+    trial = partial(_trial, lab, setting)
+    trials = lab.trials("sets of labels", cases, trial, told=recipes.noise_told)
+    return kit.Result(figures=[_figure(lab, setting, trials)], data={"trials": trials})
 
 
-def _trial(lab: Lab, setting: Setting, share: float, seed: int) -> list[dict[str, Any]]:
-    source, test = splits(lab, setting)
-    noisy = with_noise(source, share, seed)
+def _trial(lab: kit.Lab, setting: Setting, share: float, seed: int) -> list[dict[str, Any]]:
+    source, test = recipes.splits(lab, setting)
+    noisy = recipes.with_noise(source, share, seed)
 
     def run(**more: Any) -> TrainResult:
-        return trained(lab, setting, noisy, seed=seed, whole=len(noisy), **more)
+        return recipes.trained(lab, setting, noisy, seed=seed, whole=len(noisy), **more)
 
     tracked = {"track": True, "thumbnails": 0}
     first = run(**tracked)
@@ -132,7 +113,12 @@ def _trial(lab: Lab, setting: Setting, share: float, seed: int) -> list[dict[str
         sampling = _sampling(setting, order, str(first.folder))
         runs[order] = run(sampling=sampling, **(tracked if order == "self_paced" else {}))
     return [
-        {"order": order, "noise": share, "seed": seed, "accuracy": accuracy(lab, done, test)}
+        {
+            "order": order,
+            "noise": share,
+            "seed": seed,
+            "accuracy": recipes.accuracy(lab, done, test),
+        }
         for order, done in runs.items()
     ]
 
@@ -146,20 +132,18 @@ def _sampling(setting: Setting, order: str, table: str) -> dict[str, Any]:
     return {"order": order, "by": "mean_avh", "table": table, **more}
 
 
-def _figure(lab: Lab, setting: Setting, trials: list[dict[str, Any]]) -> Figure:
-    grid = Grid.of(trials, "order", "noise")
+def _figure(lab: kit.Lab, setting: Setting, trials: list[dict[str, Any]]) -> kit.Figure:
+    grid = kit.Grid.of(trials, "order", "noise")
     orders = (UNIFORM, *setting.orders)
-    figure, axes = panels(1, len(setting.noise), width=4.0)
+    figure, axes = panels(1, len(setting.noise), width=4.0, ylabel="test accuracy, %")
     for axis, share in zip(axes, setting.noise, strict=True):
         for place, order in enumerate(orders):
             values = grid.values("accuracy", order=order, noise=share)
-            seed_dots(axis, place, values, COLOURS[place % len(COLOURS)], width=0.25)
-        axis.set(title=f"wrong labels: {noise_in_words(share)}")
+            kit.seed_dots(axis, place, values, COLOURS[place % len(COLOURS)], width=0.25)
+        axis.set(title=f"wrong labels: {recipes.noise_in_words(share)}")
         axis.set_xticks(range(len(orders)), [name.replace("_", "\n") for name in orders])
-    axes[0].set_ylabel("test accuracy, %")
     return lab.figure(
         figure, "curriculum",
-        caption="Test accuracy by the order of the examples, at equal steps; a dot is a seed, a "
-        "bar their mean.",
+        caption=f"Test accuracy by the order of the examples, at equal steps; {kit.DOTS}.",
         alt=f"Dots of test accuracy for the orders {', '.join(orders)}.",
     )  # fmt: skip

@@ -6,23 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hardsight.errors import ConfigError
-from hardsight.experiments.acting._recipes import PAPER, Recipe, accuracy, splits, trained
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    experiment,
-    networks_table,
-    seed_dots,
-)
+from hardsight.experiments import lab as kit
+from hardsight.experiments.acting import _recipes as recipes
 from hardsight.report.figures import COLOURS, panels
 from hardsight.run.adapt import ADAPT_RULES, AdaptResult, adapt
 from hardsight.run.score import score
@@ -32,7 +23,7 @@ _CBST, _AVH, _CONTROL = "cbst", "cbst+avh", "bn-only"
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of the experiment, beside those of :class:`Recipe`.
 
     Attributes:
@@ -60,9 +51,9 @@ class Setting(Recipe):
             raise ConfigError(f"expected rules among {', '.join(ADAPT_RULES)}, got {self.rules}")
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     """Accuracy by rule; does self-training help, and which rule helps most?"""
-    grid = Grid.of(data["trials"], "rule")
+    grid = kit.Grid.of(data["trials"], "rule")
     table = grid.table(
         "Test accuracy",
         {"rule": "rule"},
@@ -84,15 +75,15 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
          "ours", _CBST, "threshold"),
     )  # fmt: skip
     gate = setting.gate(grid.values("accuracy", rule=ALL))
-    questions: list[Question] = [
+    questions: list[kit.Question] = [
         grid.question(says, paper, "accuracy", {"rule": rule}, {"rule": other}, weak=gate.weak)
         for says, paper, rule, other in asked
         if {rule, other} <= set(setting.rules)
     ]
-    return [table, networks_table([gate])], questions
+    return [table, kit.networks_table([gate])], questions
 
 
-@experiment(
+@kit.experiment(
     "few-labels",
     title="Few labels, many pictures: self-training within one domain",
     reproduces="no paper's table; the rules are those of AVH, section 5.1",
@@ -103,12 +94,12 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         ),
         "short": Setting(limit=600, seeds=(0, 1, 2, 3, 4)),
         "paper": Setting(
-            **{**PAPER, "labels": 4000, "rounds": 5, "round_epochs": 10, "round_lr": 0.02}
+            **{**recipes.PAPER, "labels": 4000, "rounds": 5, "round_epochs": 10, "round_lr": 0.02}
         ),
     },
     asks=asks,
 )  # fmt: skip
-def few_labels(lab: Lab, setting: Setting) -> Result:
+def few_labels(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Learns {on} from {labels} labels and the pictures of all others.
 
     The labelled examples are drawn at random, the same number of every class. {model} is trained
@@ -119,17 +110,14 @@ def few_labels(lab: Lab, setting: Setting) -> Result:
     labels" is the same network trained on the whole split. The model of the last round is tested
     once.
     """
-    trials = []
-    with lab.progress("draws of labels", len(setting.seeds)) as advance:
-        for seed in setting.seeds:
-            lab.step(f"seed {seed}")
-            trials += _trial(lab, setting, seed)
-            advance(1)
-    return Result(figures=[_figure(lab, setting, trials)], data={"trials": trials})
+    cases = [(seed,) for seed in setting.seeds]
+    trial = partial(_trial, lab, setting)
+    trials = lab.trials("draws of labels", cases, trial, told="seed {}".format)
+    return kit.Result(figures=[_figure(lab, setting, trials)], data={"trials": trials})
 
 
-def _trial(lab: Lab, setting: Setting, seed: int) -> list[dict[str, Any]]:
-    source, test = splits(lab, setting)
+def _trial(lab: kit.Lab, setting: Setting, seed: int) -> list[dict[str, Any]]:
+    source, test = recipes.splits(lab, setting)
     few = labelled_rows(source.labels, setting.labels, seed)
     done = _adapted(lab, setting, source, few, seed)
     rows = []
@@ -140,8 +128,8 @@ def _trial(lab: Lab, setting: Setting, seed: int) -> list[dict[str, Any]]:
         right = np.mean(table.column("prediction") == table.column("label"))
         last = run.rounds[-1]["evaluation"]["accuracy"]
         rows.append({"rule": rule, "accuracy": 100 * float(right), "unlabelled": 100 * last})
-    whole = trained(lab, setting, source, seed=seed, whole=len(source))
-    rows.append({"rule": ALL, "accuracy": accuracy(lab, whole, test), "unlabelled": None})
+    whole = recipes.trained(lab, setting, source, seed=seed, whole=len(source))
+    rows.append({"rule": ALL, "accuracy": recipes.accuracy(lab, whole, test), "unlabelled": None})
     return [{"seed": seed, **row} for row in rows]
 
 
@@ -165,7 +153,7 @@ def labelled_rows(labels: np.ndarray[Any, Any], count: int, seed: int) -> np.nda
 
 
 def _adapted(
-    lab: Lab, setting: Setting, source: Any, few: np.ndarray[Any, Any], seed: int
+    lab: kit.Lab, setting: Setting, source: Any, few: np.ndarray[Any, Any], seed: int
 ) -> AdaptResult:
     rest = np.setdiff1d(np.arange(len(source)), few)
     optimizer = {"name": setting.optimizer}
@@ -194,18 +182,17 @@ def _adapted(
     )  # fmt: skip
 
 
-def _figure(lab: Lab, setting: Setting, trials: list[dict[str, Any]]) -> Figure:
-    grid = Grid.of(trials, "rule")
+def _figure(lab: kit.Lab, setting: Setting, trials: list[dict[str, Any]]) -> kit.Figure:
+    grid = kit.Grid.of(trials, "rule")
     rules = (*setting.rules, ALL)
-    figure, (axis,) = panels(width=5.0, height=3.0)
+    figure, (axis,) = panels(width=5.0, height=3.0, ylabel="test accuracy, %")
     for place, rule in enumerate(rules):
         values = grid.values("accuracy", rule=rule)
-        seed_dots(axis, place, values, COLOURS[place % len(COLOURS)], width=0.25)
+        kit.seed_dots(axis, place, values, COLOURS[place % len(COLOURS)], width=0.25)
     axis.set_xticks(range(len(rules)), [rule.replace("-", "-\n", 1) for rule in rules])
-    axis.set_ylabel("test accuracy, %")
     return lab.figure(
         figure, "few-labels",
         caption=f"Test accuracy with {setting.labels:,} labels and the pictures of the rest, by "
-        "rule, and with all labels; a dot is a seed, a bar their mean.",
+        f"rule, and with all labels; {kit.DOTS}.",
         alt=f"Dots of test accuracy for {', '.join(rules)}.",
     )  # fmt: skip

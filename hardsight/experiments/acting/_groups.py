@@ -11,19 +11,8 @@ from numpy.typing import NDArray
 
 from hardsight.data import MemorySource, with_uniform_noise
 from hardsight.errors import DataError
-from hardsight.experiments.acting._recipes import PAPER, SMOKE, Recipe, splits, trained
-from hardsight.experiments.lab import (
-    Asked,
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    Table,
-    experiment,
-    seed_dots,
-    spread,
-)
+from hardsight.experiments import lab as kit
+from hardsight.experiments.acting import _recipes as recipes
 from hardsight.report.figures import COLOURS, panels
 from hardsight.stats import by_group, wilson_interval, worst_slices
 
@@ -35,7 +24,7 @@ _AGREEMENT = {"all agree": 1.0, "9 of 10 agree": 0.9, "fewer agree": 0.0}
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of the experiment, beside those of :class:`Recipe`.
 
     Attributes:
@@ -69,11 +58,11 @@ class Setting(Recipe):
     people_epochs: int = 6
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     """What was found in each part, and whether it had to be."""
     tables, claims = [_made_table(data["made"])], _made_claims(setting, data["made"])
     if data["domains"]:
-        grid = Grid.of(data["domains"], "left_out", "group")
+        grid = kit.Grid.of(data["domains"], "left_out", "group")
         titles = {name: name.replace("_", " ") for name in setting.domains}
         tables.append(
             grid.table(
@@ -86,7 +75,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         claims.append(_domains_claim(data["domains"]))
     if data["people"]:
         tables.append(
-            Grid.of(data["people"], "group").table(
+            kit.Grid.of(data["people"], "group").table(
                 "Accuracy by how many people chose the label",
                 {"group": "people"},
                 {"examples": "n", "accuracy, %": "accuracy",
@@ -98,8 +87,8 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     return tables, claims
 
 
-def _made_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    grid = Grid.of(rows, "world")
+def _made_table(rows: Sequence[Mapping[str, Any]]) -> kit.Table:
+    grid = kit.Grid.of(rows, "world")
     return grid.table(
         "Attributes that are made up",
         {"world": "data"},
@@ -113,19 +102,19 @@ def _made_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _made_claims(setting: Setting, rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
+def _made_claims(setting: Setting, rows: Sequence[Mapping[str, Any]]) -> list[kit.Claim]:
     unfair = [row for row in rows if row["world"] == UNFAIR]
     fair = [row for row in rows if row["world"] == FAIR]
     alarms, draws = (int(sum(row[key] for row in fair)) for key in ("any", "draws"))
     low, high = wilson_interval(alarms, draws)
     told = ", ".join(f"{row['found']:g} of {row['draws']:g}" for row in unfair)
     return [
-        Claim.of_runs(
+        kit.Claim.of_runs(
             "a planted slice of two attributes is found", "ours; in at least 95 % of the draws",
             f"found in {told} draws of the networks",
             [row["found"] >= (1 - _LEVEL) * row["draws"] for row in unfair],
         ),
-        Claim(
+        kit.Claim(
             "in fair data nothing is found", f"ours; in no more than {_LEVEL:.0%} of the draws",
             f"{alarms} of {draws} draws, 95 % interval {low:.1%} to {high:.1%}",
             True if high <= _LEVEL else None if low <= _LEVEL else False,
@@ -133,23 +122,23 @@ def _made_claims(setting: Setting, rows: Sequence[Mapping[str, Any]]) -> list[Cl
     ]  # fmt: skip
 
 
-def _domains_claim(rows: Sequence[Mapping[str, Any]]) -> Claim:
+def _domains_claim(rows: Sequence[Mapping[str, Any]]) -> kit.Claim:
     outcomes = []
     for left_out, seed in dict.fromkeys((row["left_out"], row["seed"]) for row in rows):
         groups = [row for row in rows if (row["left_out"], row["seed"]) == (left_out, seed)]
         worst = min(groups, key=lambda row: row["accuracy"] - row["expected"])
         outcomes.append(worst["group"] == left_out and _fails(worst))
-    return Claim.of_runs(
+    return kit.Claim.of_runs(
         "a domain that the network never saw is its worst group, by a corrected test", "ours",
         f"in {sum(outcomes)} of {len(outcomes)} networks", outcomes,
     )  # fmt: skip
 
 
-def _people_claim(rows: Sequence[Mapping[str, Any]]) -> Claim:
+def _people_claim(rows: Sequence[Mapping[str, Any]]) -> kit.Claim:
     unclear = [row for row in rows if row["group"] == list(_AGREEMENT)[-1]]
-    lack = spread([row["accuracy"] - row["expected"] for row in unclear])
+    lack = kit.spread([row["accuracy"] - row["expected"] for row in unclear])
     outcomes = [_fails(row) for row in unclear]
-    return Claim.of_runs(
+    return kit.Claim.of_runs(
         "pictures that people disagree about are failed more often than their classes explain",
         "ours", f"{lack} points from what is expected; p < 0.05 in {sum(outcomes)} of "
         f"{len(outcomes)} networks", outcomes,
@@ -160,22 +149,22 @@ def _fails(row: Mapping[str, Any]) -> bool:
     return row["p"] is not None and row["p"] < _LEVEL and row["accuracy"] < row["expected"]
 
 
-@experiment(
+@kit.experiment(
     "groups",
     title="Whom a model fails: groups and slices that must be found, and none that must not",
     reproduces="no paper; a check of what reports say about groups",
     scales={
-        "smoke": Setting(**{**SMOKE, "draws": 5, "domains": (), "people": ""}),
+        "smoke": Setting(**{**recipes.SMOKE, "draws": 5, "domains": (), "people": ""}),
         "short": Setting(),
         "paper": Setting(
-            **{**PAPER, "limit": None, "width": 0.3, "domain_model": "resnet18",
+            **{**recipes.PAPER, "limit": None, "width": 0.3, "domain_model": "resnet18",
                "domain_limit": None, "domain_epochs": 40, "shrink": 2, "people_model": "resnet18",
                "people_limit": None, "people_test": None, "people_epochs": 40}
         ),
     },
     asks=asks,
 )  # fmt: skip
-def groups(lab: Lab, setting: Setting) -> Result:
+def groups(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Looks for groups that a network fails, in three ways.
 
     Made up: test pictures of {on} get a camera (A or B) and a light (day, dusk or night) at random,
@@ -199,13 +188,13 @@ def groups(lab: Lab, setting: Setting) -> Result:
             if setting.people:
                 parts["people"] += _people(lab, setting, seed)
             advance(1)
-    return Result(figures=[_figure(lab, parts)], data=parts)
+    return kit.Result(figures=[_figure(lab, parts)], data=parts)
 
 
-def _made(lab: Lab, setting: Setting, seed: int) -> list[dict[str, Any]]:
+def _made(lab: kit.Lab, setting: Setting, seed: int) -> list[dict[str, Any]]:
     """How often slices are found, with a planted one and without."""
-    source, test = splits(lab, setting)
-    run = trained(lab, setting, source, seed=seed, whole=len(source))
+    source, test = recipes.splits(lab, setting)
+    run = recipes.trained(lab, setting, source, seed=seed, whole=len(source))
     clear, hard = (_predicted(lab, run, some) for some in (test, _noisy(test, setting.width)))
     draw = np.random.default_rng([seed, *b"groups"])
     rows: dict[str, dict[str, Any]] = {
@@ -238,7 +227,7 @@ def _noisy(source: MemorySource, width: float) -> MemorySource:
     return source.with_images(np.rint(np.stack(noisy) * 255).astype(np.uint8))
 
 
-def _left_out(lab: Lab, setting: Setting, left_out: str, seed: int) -> list[dict[str, Any]]:
+def _left_out(lab: kit.Lab, setting: Setting, left_out: str, seed: int) -> list[dict[str, Any]]:
     """Numbers of every domain, by a network that did not see one of them."""
     train, test = [], []
     for domain in setting.domains:
@@ -251,7 +240,7 @@ def _left_out(lab: Lab, setting: Setting, left_out: str, seed: int) -> list[dict
     names = np.repeat(list(setting.domains), [len(part) for part in test])
     recipe = replace(setting, model=setting.domain_model, epochs=setting.domain_epochs)
     learned, asked = _joined(train), _joined(test)
-    run = trained(lab, recipe, learned, seed=seed, whole=len(learned))
+    run = recipes.trained(lab, recipe, learned, seed=seed, whole=len(learned))
     rows = _numbers(names, asked.labels, _predicted(lab, run, asked))
     return [{"left_out": left_out, "seed": seed, **row} for row in rows]
 
@@ -273,7 +262,7 @@ def _joined(parts: Sequence[MemorySource]) -> MemorySource:
     )
 
 
-def _people(lab: Lab, setting: Setting, seed: int) -> list[dict[str, Any]]:
+def _people(lab: kit.Lab, setting: Setting, seed: int) -> list[dict[str, Any]]:
     """Numbers by how many people chose the label of a test picture."""
     source = lab.source(setting.people, "train", limit=setting.people_limit)
     test = lab.source(setting.people, "test", limit=setting.people_test)
@@ -283,7 +272,7 @@ def _people(lab: Lab, setting: Setting, seed: int) -> list[dict[str, Any]]:
     chosen = counts[np.arange(len(test)), test.labels] / counts.sum(axis=1)
     names = np.select([chosen >= least for least in _AGREEMENT.values()], list(_AGREEMENT), "")
     recipe = replace(setting, model=setting.people_model, epochs=setting.people_epochs)
-    run = trained(lab, recipe, source, seed=seed, whole=len(source))
+    run = recipes.trained(lab, recipe, source, seed=seed, whole=len(source))
     rows = _numbers(names, test.labels, _predicted(lab, run, test))
     return [{"seed": seed, **row} for row in sorted(rows, key=lambda row: -row["accuracy"])]
 
@@ -298,12 +287,12 @@ def _numbers(
     ]  # fmt: skip
 
 
-def _predicted(lab: Lab, run: Any, source: MemorySource) -> NDArray[np.int64]:
+def _predicted(lab: kit.Lab, run: Any, source: MemorySource) -> NDArray[np.int64]:
     predicted: NDArray[np.int64] = lab.outputs(run, source).logits.argmax(dim=1).numpy()
     return predicted
 
 
-def _figure(lab: Lab, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+def _figure(lab: kit.Lab, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> kit.Figure:
     """Accuracy of groups minus what is expected of their classes; a dot is a network."""
     shown = {"made up: accuracy": {
         f"{world}, {where}": [row[key] for row in parts["made"] if row["world"] == world]
@@ -316,15 +305,14 @@ def _figure(lab: Lab, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figur
                 lacks.setdefault(row["group"], []).append(row["accuracy"] - row["expected"])
         if lacks:
             shown[f"{title}: accuracy - expected"] = lacks
-    figure, axes = panels(1, len(shown), width=3.8, height=3.2)
+    figure, axes = panels(1, len(shown), width=3.8, height=3.2, ylabel="per cent, points")
     for axis, (title, values) in zip(axes, shown.items(), strict=True):
         for place, dots in enumerate(values.values()):
-            seed_dots(axis, place, dots, COLOURS[place % len(COLOURS)], width=0.25)
+            kit.seed_dots(axis, place, dots, COLOURS[place % len(COLOURS)], width=0.25)
         names = [name.replace(", ", ",\n").replace("_", "\n").replace(" is ", "\nis ")
                  for name in values]  # fmt: skip
         axis.set_xticks(range(len(values)), names, fontsize=7)
         axis.set_title(title, fontsize=9)
-    axes[0].set_ylabel("per cent, points")
     return lab.figure(
         figure, "groups",
         caption="Accuracy in a planted slice and in all; accuracy of each domain that was left out "

@@ -7,28 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardsight.errors import ConfigError
-from hardsight.experiments.acting._recipes import (
-    PAPER,
-    SMOKE,
-    Recipe,
-    accuracy,
-    noise_in_words,
-    splits,
-    trained,
-    with_noise,
-)
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    band,
-    experiment,
-    networks_table,
-)
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.experiments import lab as kit
+from hardsight.experiments.acting import _recipes as recipes
+from hardsight.report.figures import COLOURS, panels
 from hardsight.selection import select
 from hardsight.table import ScoreTable
 
@@ -46,7 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of the experiment, beside those of :class:`Recipe`.
 
     Attributes:
@@ -66,26 +47,26 @@ class Setting(Recipe):
             raise ConfigError(f"expected methods among {', '.join(METHODS)}, got {self.methods}")
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     """Accuracy by share and method, and what the papers say about the ends."""
-    grid = Grid.of(data["trials"], "noise", "kept", "method")
+    grid = kit.Grid.of(data["trials"], "noise", "kept", "method")
     tables = [
         grid.at(noise=share).table(
-            f"Test accuracy, wrong labels: {noise_in_words(share)}",
+            f"Test accuracy, wrong labels: {recipes.noise_in_words(share)}",
             {"method": "chosen by"},
             grid.across("kept", "accuracy", {kept: f"{kept:.0%} kept" for kept in setting.kept}),
             note="In per cent, mean ± standard deviation over seeds. With all examples: "
-            f"{Grid.of(data['whole'], 'noise').cell('accuracy', noise=share)}.",
+            f"{kit.Grid.of(data['whole'], 'noise').cell('accuracy', noise=share)}.",
         )
         for share in setting.noise
     ]
     # the network with all examples; without noise, if that was run
-    whole = Grid.of(data["whole"], "noise").values("accuracy", noise=min(setting.noise))
+    whole = kit.Grid.of(data["whole"], "noise").values("accuracy", noise=min(setting.noise))
     gate = setting.gate(whole)
-    return [*tables, networks_table([gate])], _questions(grid, setting, gate.weak)
+    return [*tables, kit.networks_table([gate])], _questions(grid, setting, gate.weak)
 
 
-def _questions(grid: Grid, setting: Setting, weak: str) -> list[Question]:
+def _questions(grid: kit.Grid, setting: Setting, weak: str) -> list[kit.Question]:
     few, many = min(setting.kept), max(setting.kept)
     zheng, paul = "Zheng et al., ICLR 2023, Fig. 1", "Paul et al., NeurIPS 2021, Fig. 1"
     # what is said, paper, share that is kept, method, other method
@@ -108,7 +89,7 @@ def _questions(grid: Grid, setting: Setting, weak: str) -> list[Question]:
     )  # fmt: skip
     return [
         grid.question(
-            f"wrong labels: {noise_in_words(share)}; {says}", paper, "accuracy",
+            f"wrong labels: {recipes.noise_in_words(share)}; {says}", paper, "accuracy",
             {"noise": share, "kept": kept, "method": first},
             {"noise": share, "kept": kept, "method": second}, names=(first, second), weak=weak,
         )
@@ -118,18 +99,22 @@ def _questions(grid: Grid, setting: Setting, weak: str) -> list[Question]:
     ]  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "pruning",
     title="Training on fewer examples: accuracy by what chooses them",
     reproduces="no paper's table; after Paul et al. 2021 (EL2N) and Zheng et al. 2023 (coverage)",
     scales={
-        "smoke": Setting(**{**SMOKE, "kept": (0.3,), "methods": (RANDOM, EL2N, COVERAGE, DROPPED)}),
+        "smoke": Setting(
+            **{**recipes.SMOKE, "kept": (0.3,), "methods": (RANDOM, EL2N, COVERAGE, DROPPED)}
+        ),
         "short": Setting(limit=600, epochs=10),
-        "paper": Setting(**{**PAPER, "kept": (0.1, 0.2, 0.3, 0.5, 0.7, 0.9), "noise": (0.0, 0.2)}),
+        "paper": Setting(
+            **{**recipes.PAPER, "kept": (0.1, 0.2, 0.3, 0.5, 0.7, 0.9), "noise": (0.0, 0.2)}
+        ),
     },
     asks=asks,
 )
-def pruning(lab: Lab, setting: Setting) -> Result:
+def pruning(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Keeps a share of the training examples of {on}, by several rules, and trains again.
 
     A network is trained on all examples while its dynamics are recorded. `hs.select` then keeps a
@@ -144,31 +129,35 @@ def pruning(lab: Lab, setting: Setting) -> Result:
     with lab.progress("sets of labels", runs) as advance:
         for share in setting.noise:
             for seed in setting.seeds:
-                lab.step(f"wrong labels: {noise_in_words(share)}, seed {seed}")
+                lab.step(recipes.noise_told(share, seed))
                 all_of_it, kept = _trial(lab, setting, share, seed)
                 where = {"noise": share, "seed": seed}
                 whole.append({**where, "accuracy": all_of_it})
                 trials += [{**where, **row} for row in kept]
                 advance(1)
     data = {"trials": trials, "whole": whole}
-    return Result(figures=[_figure(lab, setting, data)], data=data)
+    return kit.Result(figures=[_figure(lab, setting, data)], data=data)
 
 
 def _trial(
-    lab: Lab, setting: Setting, share: float, seed: int
+    lab: kit.Lab, setting: Setting, share: float, seed: int
 ) -> tuple[float, list[dict[str, Any]]]:
     """Accuracy with all examples, and a row for every method and share that is kept."""
-    source, test = splits(lab, setting)
-    noisy = with_noise(source, share, seed)
-    first = trained(lab, setting, noisy, seed=seed, whole=len(noisy), track=True, thumbnails=0)
+    source, test = recipes.splits(lab, setting)
+    noisy = recipes.with_noise(source, share, seed)
+    first = recipes.trained(
+        lab, setting, noisy, seed=seed, whole=len(noisy), track=True, thumbnails=0
+    )
     assert first.dynamics is not None
     rows = []
     for method in setting.methods:
         for kept in setting.kept:
             chosen = noisy.subset(_rows(first.dynamics, setting, method, kept, seed))
-            run = trained(lab, setting, chosen, seed=seed, whole=len(noisy))
-            rows.append({"method": method, "kept": kept, "accuracy": accuracy(lab, run, test)})
-    return accuracy(lab, first, test), rows
+            run = recipes.trained(lab, setting, chosen, seed=seed, whole=len(noisy))
+            rows.append(
+                {"method": method, "kept": kept, "accuracy": recipes.accuracy(lab, run, test)}
+            )
+    return recipes.accuracy(lab, first, test), rows
 
 
 def _rows(table: ScoreTable, setting: Setting, method: str, kept: float, seed: int) -> Any:
@@ -176,11 +165,11 @@ def _rows(table: ScoreTable, setting: Setting, method: str, kept: float, seed: i
     return select(table, keep=kept, seed=seed, drop_suspects=suspects, **METHODS[method])
 
 
-def _figure(lab: Lab, setting: Setting, data: Mapping[str, Any]) -> Figure:
+def _figure(lab: kit.Lab, setting: Setting, data: Mapping[str, Any]) -> kit.Figure:
     """Accuracy against the share kept; a panel per share of wrong labels."""
-    grid = Grid.of(data["trials"], "noise", "kept", "method")
-    whole = Grid.of(data["whole"], "noise")
-    figure, axes = panels(1, len(setting.noise), width=4.0)
+    grid = kit.Grid.of(data["trials"], "noise", "kept", "method")
+    whole = kit.Grid.of(data["whole"], "noise")
+    figure, axes = panels(1, len(setting.noise), width=4.0, ylabel="test accuracy, %")
     for axis, share in zip(axes, setting.noise, strict=True):
         for method, colour in zip(setting.methods, COLOURS, strict=False):
             curves = [
@@ -188,16 +177,13 @@ def _figure(lab: Lab, setting: Setting, data: Mapping[str, Any]) -> Figure:
                 for kept in setting.kept
             ]
             at = [100 * kept for kept in setting.kept]
-            band(axis, at, list(zip(*curves, strict=True)), colour, method, marker="o",
-                 markersize=3)  # fmt: skip
+            kit.band(axis, at, list(zip(*curves, strict=True)), colour, method, marker="o",
+                     markersize=3)  # fmt: skip
         values = whole.values("accuracy", noise=share)
         axis.axhline(sum(values) / len(values), color="#1f1f1f", linestyle="--", label="all")
-        axis.set(title=f"wrong labels: {noise_in_words(share)}", xlabel="examples kept, %")
-    axes[0].set_ylabel("test accuracy, %")
-    legend(figure)
+        axis.set(title=f"wrong labels: {recipes.noise_in_words(share)}", xlabel="examples kept, %")
     return lab.figure(
         figure, "pruning",
-        caption="Test accuracy against the share of examples kept; lines are means over seeds, "
-        "bands their standard deviation, the dashed line is training on all examples.",
+        caption=f"Test accuracy against the share of examples kept; {kit.BANDS}. Dashed: all kept.",
         alt=f"Curves of test accuracy for {', '.join(setting.methods)}.",
     )  # fmt: skip

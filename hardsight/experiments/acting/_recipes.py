@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.data import MemorySource, with_label_errors
-from hardsight.experiments.lab import DATASETS, Gate, Lab
+from hardsight.experiments import lab as kit
 from hardsight.run.train import TrainResult
 
 
@@ -47,11 +47,11 @@ class Recipe:
     @property
     def on(self) -> str:
         """The data in words."""
-        return DATASETS.get(self.dataset, self.dataset)
+        return kit.DATASETS.get(self.dataset, self.dataset)
 
-    def gate(self, reached: Sequence[float | None]) -> Gate:
+    def gate(self, reached: Sequence[float | None]) -> kit.Gate:
         """What the network must reach, and does with all examples and their own labels."""
-        return Gate(f"{self.on}, {self.model}", f"{self.dataset}/{self.model}", reached)
+        return kit.Gate(f"{self.on}, {self.model}", f"{self.dataset}/{self.model}", reached)
 
 
 # seconds on a CPU
@@ -63,7 +63,7 @@ PAPER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def splits(lab: Lab, setting: Recipe) -> tuple[MemorySource, MemorySource]:
+def splits(lab: kit.Lab, setting: Recipe) -> tuple[MemorySource, MemorySource]:
     """What is learned from, and what is tested on."""
     return (
         lab.source(setting.dataset, "train", limit=setting.limit),
@@ -82,7 +82,7 @@ def with_noise(source: MemorySource, share: float, seed: int) -> MemorySource:
 
 
 def trained(
-    lab: Lab, setting: Recipe, source: MemorySource, *, seed: int, whole: int, **more: Any
+    lab: kit.Lab, setting: Recipe, source: MemorySource, *, seed: int, whole: int, **more: Any
 ) -> TrainResult:
     """A network after as many steps as the recipe takes over ``whole`` examples.
 
@@ -106,7 +106,7 @@ def trained(
     )  # fmt: skip
 
 
-def accuracy(lab: Lab, run: TrainResult, test: MemorySource) -> float:
+def accuracy(lab: kit.Lab, run: TrainResult, test: MemorySource) -> float:
     """On the test split, per cent."""
     predicted = lab.outputs(run, test).logits.argmax(dim=1).numpy()
     return 100 * float(np.mean(predicted == test.labels))
@@ -120,3 +120,8 @@ def noise_in_words(share: float) -> str:
         ('none', '40 %')
     """
     return f"{100 * share:g} %" if share else "none"
+
+
+def noise_told(share: float, seed: int) -> str:
+    """What a person is told when a trial with wrong labels begins."""
+    return f"wrong labels: {noise_in_words(share)}, seed {seed}"

@@ -6,33 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardsight.experiments.amc._recipes import (
-    CROSS_ENTROPY,
-    SMOKE,
-    Recipe,
-    Variant,
-    accuracies,
-    amc,
-    trained,
-)
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    experiment,
-    networks_table,
-)
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.experiments import lab as kit
+from hardsight.experiments.amc import _recipes as recipes
+from hardsight.report.figures import COLOURS, panels
 
 _MARGIN = 0.5  # Section 3.2: leads to the best performance
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``amc-fig7``.
 
     Attributes:
@@ -51,18 +33,18 @@ class Setting(Recipe):
     margin_rad: float = 0.5
 
     @property
-    def by_weight(self) -> dict[float, Variant]:
+    def by_weight(self) -> dict[float, recipes.Variant]:
         """What is trained while the weight varies."""
-        return {weight: amc(weight, self.margin_rad) for weight in self.weights}
+        return {weight: recipes.amc(weight, self.margin_rad) for weight in self.weights}
 
     @property
-    def by_margin(self) -> dict[float, Variant]:
+    def by_margin(self) -> dict[float, recipes.Variant]:
         """What is trained while the margin varies."""
-        return {margin: amc(self.weight, margin) for margin in self.margins_rad}
+        return {margin: recipes.amc(self.weight, margin) for margin in self.margins_rad}
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    grid = Grid.read(data, setting.seeds, "loss")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    grid = kit.Grid.read(data, setting.seeds, "loss")
     weights = {loss.with_margin: weight for weight, loss in setting.by_weight.items()}
     best = grid.only(loss=weights).best("loss", "validation")
     margins = {margin: loss.with_margin for margin, loss in setting.by_margin.items()}
@@ -70,15 +52,15 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     means = ", ".join(f"m = {m:g} {grid.cell('validation', loss=x)}" for m, x in margins.items())
     is_asked = _MARGIN in margins and len(margins) > 1
     others = {f"minus m = {m:g}": values for m, values in by_margin.items() if m != _MARGIN}
-    gate = setting.gate(setting.dataset, grid.values("test", loss=CROSS_ENTROPY))
-    return [_table(grid), networks_table([gate])], [
+    gate = setting.gate(setting.dataset, grid.values("test", loss=recipes.CROSS_ENTROPY))
+    return [_table(grid), kit.networks_table([gate])], [
         grid.question(
             "AMC-Loss with a well chosen weight is more accurate than cross-entropy",
-            "Fig. 7; the text has no number", "test", {"loss": best}, {"loss": CROSS_ENTROPY},
-            names=("test", CROSS_ENTROPY),
+            "Fig. 7; the text has no number", "test",
+            {"loss": best}, {"loss": recipes.CROSS_ENTROPY}, names=("test", recipes.CROSS_ENTROPY),
             told=f"λ = {weights[best]:g} (chosen on validation): {{}}", weak=gate.weak,
         ),
-        Question(
+        kit.Question(
             f"the margin {_MARGIN:g} leads to the best performance", "Section 3.2",
             by_margin.get(_MARGIN, []), others if is_asked else {},
             told=f"validation accuracy: {means}" + ("; {}" if is_asked else ""), weak=gate.weak,
@@ -86,20 +68,20 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     ]  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "amc-fig7",
     title="Sensitivity of AMC-Loss to its weight and its margin",
     reproduces="AMC-Loss, Fig. 7",
     scales={
         "smoke": Setting(
             dataset="builtin:digits", weights=(0.1, 10.0), margins_rad=(0.5, 1.5), seeds=(0, 1),
-            **SMOKE,
+            **recipes.SMOKE,
         ),
         "short": Setting(),
     },
     asks=_asks,
 )  # fmt: skip
-def amc_fig7(lab: Lab, setting: Setting) -> Result:
+def amc_fig7(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains with several weights at one margin, then with several margins at one weight.
 
     The training is that of amc-table1, on {limit} training images of {dataset}: {network} (the
@@ -110,20 +92,20 @@ def amc_fig7(lab: Lab, setting: Setting) -> Result:
     """
     train = lab.source(setting.dataset, "train", limit=setting.limit)
     test = lab.source(setting.dataset, "test")
-    wanted = [Variant(), *setting.by_weight.values(), *setting.by_margin.values()]
+    wanted = [recipes.Variant(), *setting.by_weight.values(), *setting.by_margin.values()]
     rows = [
         {"loss": loss.with_margin, "seed": seed}
-        | accuracies(lab, trained(lab, setting, train, loss, seed=seed), test)
+        | recipes.accuracies(lab, recipes.trained(lab, setting, train, loss, seed=seed), test)
         for loss in dict.fromkeys(wanted)
         for seed in setting.seeds
     ]
-    grid = Grid.of(rows, "loss")
-    return Result(figures=[_figure(lab, setting, grid)], data=grid.data())
+    grid = kit.Grid.of(rows, "loss")
+    return kit.Result(figures=[_figure(lab, setting, grid)], data=grid.data())
 
 
-def _table(grid: Grid) -> Table:
-    plain = {"loss": CROSS_ENTROPY}
-    others = [title for title in grid.names("loss") if title != CROSS_ENTROPY]
+def _table(grid: kit.Grid) -> kit.Table:
+    plain = {"loss": recipes.CROSS_ENTROPY}
+    others = [title for title in grid.names("loss") if title != recipes.CROSS_ENTROPY]
     comparisons = grid.compared("test", {title: ({"loss": title}, plain) for title in others})
     return grid.table(
         "Accuracy by weight λ and margin m",
@@ -142,7 +124,7 @@ def _table(grid: Grid) -> Table:
     )
 
 
-def _figure(lab: Lab, setting: Setting, grid: Grid) -> Figure:
+def _figure(lab: kit.Lab, setting: Setting, grid: kit.Grid) -> kit.Figure:
     figure, (left, right) = panels(1, 2, width=4.0)
     for axis, by in ((left, setting.by_weight), (right, setting.by_margin)):
         for colour, part in zip(COLOURS[1:], ("validation", "test"), strict=False):
@@ -152,11 +134,12 @@ def _figure(lab: Lab, setting: Setting, grid: Grid) -> Figure:
                 sorted(by), [point.mean for point in points], [point.std for point in points],
                 fmt="o-", capsize=3, color=colour, label=part,
             )  # fmt: skip
-            axis.axhline(series[CROSS_ENTROPY].mean, color=colour, linestyle="--", linewidth=1)
+            axis.axhline(
+                series[recipes.CROSS_ENTROPY].mean, color=colour, linestyle="--", linewidth=1
+            )
     title = f"m = {setting.margin_rad:g} rad"
     left.set(xscale="log", xlabel="weight λ", ylabel="accuracy, %", title=title)
     right.set(xlabel="margin m, rad", title=f"λ = {setting.weight:g}")
-    legend(figure)
     return lab.figure(
         figure, "sensitivity",
         caption="Accuracy against weight and margin, mean and standard deviation over seeds; "

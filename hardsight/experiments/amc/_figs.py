@@ -14,26 +14,8 @@ from torch import Tensor
 from hardsight import evaluate
 from hardsight.data import MemorySource
 from hardsight.evaluate import tsne_map
-from hardsight.experiments.amc._recipes import (
-    CROSS_ENTROPY,
-    SMOKE,
-    Recipe,
-    amc,
-    euclid,
-    trained,
-    variants,
-)
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Outputs,
-    Question,
-    Result,
-    experiment,
-    networks_table,
-)
+from hardsight.experiments import lab as kit
+from hardsight.experiments.amc import _recipes as recipes
 from hardsight.geometry import unit_vectors
 from hardsight.report.figures import panels
 from hardsight.run.loop import borrowed
@@ -60,7 +42,7 @@ Places = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``amc-figs``; the figures show the first seed.
 
     Attributes:
@@ -82,9 +64,9 @@ class Setting(Recipe):
     maps: int = 1000
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    features = Grid.read(data["features"], setting.seeds, "place", "loss")
-    maps = Grid.read(data["maps"], setting.seeds, "loss")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    features = kit.Grid.read(data["features"], setting.seeds, "place", "loss")
+    maps = kit.Grid.read(data["maps"], setting.seeds, "loss")
     places = {
         "sphere": features.at(place=f"{setting.plane_dataset}, 3 dimensions"),
         "own": features.at(place=setting.dataset),
@@ -110,25 +92,27 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
             "(large insertion area).",
         ),
     ]
-    gate = setting.gate(setting.dataset, places["own"].values("accuracy", loss=CROSS_ENTROPY))
-    return [*tables, networks_table([gate])], [
+    gate = setting.gate(
+        setting.dataset, places["own"].values("accuracy", loss=recipes.CROSS_ENTROPY)
+    )
+    return [*tables, kit.networks_table([gate])], [
         question for weight in setting.weights for question in _questions(weight, places, gate.weak)
     ]
 
 
-def _questions(weight: float, places: Mapping[str, Grid], weak: str) -> list[Question]:
-    ours, contrastive = amc(weight).title, euclid(weight).title
+def _questions(weight: float, places: Mapping[str, kit.Grid], weak: str) -> list[kit.Question]:
+    ours, contrastive = recipes.amc(weight).title, recipes.euclid(weight).title
     asked = (  # what is said, figure, where, measure, rival
         ("makes features on the sphere more compact than cross-entropy does", "Fig. 4", "sphere",
-         "silhouette", CROSS_ENTROPY),
+         "silhouette", recipes.CROSS_ENTROPY),
         ("makes features on the sphere more compact than + Euclid does", "Fig. 4", "sphere",
          "silhouette", contrastive),
         ("raises the homogeneity of the predicted classes", "Fig. 5", "own", "homogeneity",
-         CROSS_ENTROPY),
+         recipes.CROSS_ENTROPY),
         ("raises the homogeneity of clusters of the features", "Fig. 5", "own",
-         "cluster_homogeneity", CROSS_ENTROPY),
+         "cluster_homogeneity", recipes.CROSS_ENTROPY),
         ("makes Grad-CAM maps more compact than cross-entropy does", "Figs. 2 and 6", "maps",
-         "top_share", CROSS_ENTROPY),
+         "top_share", recipes.CROSS_ENTROPY),
         ("makes Grad-CAM maps more compact than + Euclid does", "Figs. 2 and 6", "maps",
          "top_share", contrastive),
     )  # fmt: skip
@@ -142,20 +126,21 @@ def _questions(weight: float, places: Mapping[str, Grid], weak: str) -> list[Que
     ]  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "amc-figs",
     title="What AMC-Loss does to features and to Grad-CAM maps",
     reproduces="AMC-Loss, Figs. 1, 2, 4, 5 and 6",
     scales={
         "smoke": Setting(
             plane_dataset="builtin:digits", plane_model="small_cnn", plane_epochs=1,
-            dataset="builtin:digits", weights=(0.1,), points=100, maps=20, seeds=(0,), **SMOKE,
+            dataset="builtin:digits", weights=(0.1,), points=100, maps=20, seeds=(0,),
+            **recipes.SMOKE,
         ),
         "short": Setting(),
     },
     asks=_asks,
 )  # fmt: skip
-def amc_figs(lab: Lab, setting: Setting) -> Result:
+def amc_figs(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Draws what the paper draws, and puts a number with its spread beside every picture.
 
     Small networks ({plane_model}) whose embedding has 2 and 3 dimensions are trained on
@@ -168,17 +153,17 @@ def amc_figs(lab: Lab, setting: Setting) -> Result:
     on a tenth of the training images. The pictures show one seed, the tables all.
     """
     features: list[dict[str, Any]] = []
-    drawn: dict[str, dict[str, Outputs]] = {}
+    drawn: dict[str, dict[str, kit.Outputs]] = {}
 
     def measured(place: str, dataset: str, **changes: Any) -> dict[str, list[TrainResult]]:
         """Train every loss, measure its features, and keep those of the first seed."""
         train = lab.source(dataset, "train", limit=setting.limit)
         test = lab.source(dataset, "test", limit=setting.points)
         nets: dict[str, list[TrainResult]] = {}
-        for variant in variants(setting.weights):
+        for variant in recipes.variants(setting.weights):
             title = variant.title
             for seed in setting.seeds:
-                run = trained(lab, setting, train, variant, seed=seed, **changes)
+                run = recipes.trained(lab, setting, train, variant, seed=seed, **changes)
                 outputs = lab.outputs(run, test)
                 numbers = feature_measures(outputs)
                 features.append({"place": place, "loss": title, "seed": seed, **numbers})
@@ -199,7 +184,7 @@ def amc_figs(lab: Lab, setting: Setting) -> Result:
     ]
     classes = _class_examples(lab.source(setting.dataset, "test", limit=setting.points))
     cams = {title: _maps(lab, runs[0], classes)[2] for title, runs in nets.items()}
-    return Result(
+    return kit.Result(
         figures=[
             plane_figure(lab, drawn[places[2]]),
             sphere_figure(lab, drawn[places[3]]),
@@ -207,13 +192,13 @@ def amc_figs(lab: Lab, setting: Setting) -> Result:
             cam_figure(lab, classes, cams),
         ],
         data={
-            "features": Grid.of(features, "place", "loss").data(),
-            "maps": Grid.of(maps, "loss").data(),
+            "features": kit.Grid.of(features, "place", "loss").data(),
+            "maps": kit.Grid.of(maps, "loss").data(),
         },
     )
 
 
-def feature_measures(outputs: Outputs) -> dict[str, float]:
+def feature_measures(outputs: kit.Outputs) -> dict[str, float]:
     """How compact and pure classes and clusters are, of predictions and of features."""
     directions = unit_vectors(outputs.embeddings)
     predicted = evaluate.agreement(outputs.logits.argmax(dim=1), outputs.labels)
@@ -229,7 +214,7 @@ def feature_measures(outputs: Outputs) -> dict[str, float]:
     }
 
 
-def _maps(lab: Lab, run: TrainResult, source: MemorySource) -> tuple[Tensor, Tensor, Tensor]:
+def _maps(lab: kit.Lab, run: TrainResult, source: MemorySource) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs and predicted classes on the device, and the Grad-CAM maps of these on the CPU."""
     inputs = lab.inputs(run, source)
     with borrowed(run.model, lab.device):
@@ -240,7 +225,7 @@ def _maps(lab: Lab, run: TrainResult, source: MemorySource) -> tuple[Tensor, Ten
     return inputs, classes, torch.cat(maps).cpu()
 
 
-def _map_measures(lab: Lab, run: TrainResult, source: MemorySource) -> dict[str, float]:
+def _map_measures(lab: kit.Lab, run: TrainResult, source: MemorySource) -> dict[str, float]:
     """Means over images; a map that is 0 everywhere has no compactness and is left out."""
     inputs, classes, maps = _maps(lab, run, source)
     with borrowed(run.model, lab.device):
@@ -265,7 +250,7 @@ def _class_examples(source: MemorySource) -> MemorySource:
     return source.subset(first)
 
 
-def plane_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
+def plane_figure(lab: kit.Lab, outputs: Mapping[str, kit.Outputs]) -> kit.Figure:
     """Embeddings of two dimensions as they are, one panel per loss (Fig. 1)."""
     figure, panel_of = _panels(outputs)
     for title, of_loss in outputs.items():
@@ -282,7 +267,7 @@ def plane_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     )  # fmt: skip
 
 
-def sphere_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
+def sphere_figure(lab: kit.Lab, outputs: Mapping[str, kit.Outputs]) -> kit.Figure:
     """Directions of embeddings of three dimensions, seen from one side (Fig. 4)."""
     figure, panel_of = _panels(outputs)
     turn = np.linspace(0, 2 * np.pi, 100)
@@ -302,7 +287,7 @@ def sphere_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     )  # fmt: skip
 
 
-def tsne_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
+def tsne_figure(lab: kit.Lab, outputs: Mapping[str, kit.Outputs]) -> kit.Figure:
     """A t-SNE map of the embeddings' directions, one panel per loss (Fig. 5)."""
     figure, panel_of = _panels(outputs)
     for title, of_loss in outputs.items():
@@ -317,7 +302,7 @@ def tsne_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     )  # fmt: skip
 
 
-def _panels(outputs: Mapping[str, Outputs]) -> tuple[Any, dict[str, Any]]:
+def _panels(outputs: Mapping[str, kit.Outputs]) -> tuple[Any, dict[str, Any]]:
     """A figure, and its panels by the loss that each shows."""
     figure, axes = panels(1, len(outputs), width=2.3, height=2.5)
     for title, axis in zip(outputs, axes, strict=True):
@@ -325,7 +310,7 @@ def _panels(outputs: Mapping[str, Outputs]) -> tuple[Any, dict[str, Any]]:
     return figure, dict(zip(outputs, axes, strict=True))
 
 
-def cam_figure(lab: Lab, source: MemorySource, maps: Mapping[str, Tensor]) -> Figure:
+def cam_figure(lab: kit.Lab, source: MemorySource, maps: Mapping[str, Tensor]) -> kit.Figure:
     """An image of every class above its Grad-CAM maps, a row per loss (Figs. 2 and 6)."""
     figure, axes = panels(1 + len(maps), len(source), width=0.85, height=0.85)
     grey = source.images.ndim == 3
@@ -353,7 +338,7 @@ def cam_figure(lab: Lab, source: MemorySource, maps: Mapping[str, Tensor]) -> Fi
 
 
 def _points(
-    ax: Any, places: Places, outputs: Outputs, *, rows: Any = slice(None), alpha: float = 0.6
+    ax: Any, places: Places, outputs: kit.Outputs, *, rows: Any = slice(None), alpha: float = 0.6
 ) -> None:
     # as pixels: thousands of circles would make the file large
     ax.scatter(

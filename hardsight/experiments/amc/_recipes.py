@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardsight.data import MemorySource
-from hardsight.experiments.lab import DATASETS, Gate, Lab
+from hardsight.experiments import lab as kit
 from hardsight.run.train import TrainResult
 
 CROSS_ENTROPY = "cross-entropy"
@@ -43,10 +43,10 @@ class Recipe:
         """The model in words, with the width if it takes one."""
         return f"{self.model} of width {self.width:g}" if self.model == "amc13" else self.model
 
-    def gate(self, dataset: str, reached: Sequence[float | None]) -> Gate:
+    def gate(self, dataset: str, reached: Sequence[float | None]) -> kit.Gate:
         """What the network must reach on a dataset, and does with cross-entropy."""
-        title = f"{DATASETS.get(dataset, dataset)}, {self.network}"
-        return Gate(title, f"{dataset}/{self.model}", reached)
+        title = f"{kit.DATASETS.get(dataset, dataset)}, {self.network}"
+        return kit.Gate(title, f"{dataset}/{self.model}", reached)
 
 
 SMOKE: dict[str, Any] = {"model": "small_cnn", "epochs": 1, "batch_size": 128}
@@ -108,7 +108,13 @@ def variants(weights: Sequence[float]) -> list[Variant]:
 
 
 def trained(
-    lab: Lab, setting: Recipe, source: MemorySource, variant: Variant, *, seed: int, **changes: Any
+    lab: kit.Lab,
+    setting: Recipe,
+    source: MemorySource,
+    variant: Variant,
+    *,
+    seed: int,
+    **changes: Any,
 ) -> TrainResult:
     """The paper's training with its ramps scaled to the epochs; the best validation epoch.
 
@@ -140,7 +146,7 @@ def trained(
     )
 
 
-def accuracies(lab: Lab, run: TrainResult, test: MemorySource) -> dict[str, float]:
+def accuracies(lab: kit.Lab, run: TrainResult, test: MemorySource) -> dict[str, float]:
     """In percent: of the epoch that was kept on validation images, and on test images."""
     validation = 100 * max(row["val_accuracy"] for row in run.history)
     return {"validation": validation, "test": 100 * lab.outputs(run, test).accuracy}

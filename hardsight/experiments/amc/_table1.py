@@ -6,28 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardsight.experiments.amc._recipes import (
-    CROSS_ENTROPY,
-    SMOKE,
-    Recipe,
-    accuracies,
-    amc,
-    euclid,
-    trained,
-    variants,
-)
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    experiment,
-    networks_table,
-    seed_dots,
-)
+from hardsight.experiments import lab as kit
+from hardsight.experiments.amc import _recipes as recipes
 from hardsight.report.figures import COLOURS, panels
 
 # mean and standard deviation of cross-entropy, + Euclid and + AMC; p of the last two
@@ -37,11 +17,11 @@ _PAPER = {
     "svhn": ("94.03 ± 0.11", "95.29 ± 0.06", "95.52 ± 0.05", 0.0002),
     "cifar100-coarse": ("65.16 ± 0.12", "65.57 ± 0.20", "66.19 ± 0.22", 0.0016),
 }
-_TITLES = (CROSS_ENTROPY, "+ Euclid", "+ AMC")
+_TITLES = (recipes.CROSS_ENTROPY, "+ Euclid", "+ AMC")
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``amc-table1``.
 
     Attributes:
@@ -55,10 +35,10 @@ class Setting(Recipe):
     grey_epochs: int = 4
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    grid = Grid.read(data, setting.seeds, "dataset", "loss")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    grid = kit.Grid.read(data, setting.seeds, "dataset", "loss")
     gates = {
-        name: setting.gate(name, grid.values("test", dataset=name, loss=CROSS_ENTROPY))
+        name: setting.gate(name, grid.values("test", dataset=name, loss=recipes.CROSS_ENTROPY))
         for name in data
     }
     questions = [
@@ -66,19 +46,19 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         for name, gate in gates.items()
         for question in _questions(name, grid.at(dataset=name), setting, gate.weak)
     ]
-    return [_table(grid, setting), networks_table(list(gates.values()))], questions
+    return [_table(grid, setting), kit.networks_table(list(gates.values()))], questions
 
 
-def _questions(name: str, grid: Grid, setting: Setting, weak: str) -> list[Question]:
+def _questions(name: str, grid: kit.Grid, setting: Setting, weak: str) -> list[kit.Question]:
     """The two comparisons of the paper, at the weight that validation prefers."""
-    tried = {amc(weight).title: weight for weight in setting.weights}
+    tried = {recipes.amc(weight).title: weight for weight in setting.weights}
     ours = grid.only(loss=tried).best("loss", "validation")
     told = f"λ = {tried[ours]:g} (chosen on validation): {{}}"
     plain, contrastive, angular, p = _PAPER.get(name, ("0", "0", "0", 0.0))
     rivals = (  # name, loss, the paper's numbers, its number of the rival
-        ("+ Euclid", euclid(tried[ours]).title, f"{angular} against {contrastive}, p = {p}",
+        ("+ Euclid", recipes.euclid(tried[ours]).title, f"{angular} against {contrastive}, p = {p}",
          contrastive),
-        (CROSS_ENTROPY, CROSS_ENTROPY, f"{angular} against {plain}", plain),
+        (recipes.CROSS_ENTROPY, recipes.CROSS_ENTROPY, f"{angular} against {plain}", plain),
     )  # fmt: skip
     return [
         grid.question(
@@ -95,19 +75,23 @@ def _mean(printed: str) -> float:
     return float(printed.partition(" ")[0])
 
 
-@experiment(
+@kit.experiment(
     "amc-table1",
     title="AMC-Loss against cross-entropy and the Euclidean contrastive loss",
     reproduces="AMC-Loss, Table 1",
     scales={
         "smoke": Setting(
-            datasets=("builtin:digits",), weights=(0.1,), grey_epochs=1, seeds=(0, 1), **SMOKE
+            datasets=("builtin:digits",),
+            weights=(0.1,),
+            grey_epochs=1,
+            seeds=(0, 1),
+            **recipes.SMOKE,
         ),
         "short": Setting(),
     },
     asks=_asks,
 )
-def amc_table1(lab: Lab, setting: Setting) -> Result:
+def amc_table1(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains a network with cross-entropy alone and with each contrastive loss.
 
     It is {network}; the paper's has 13 layers, amc13 here, and its published code half their
@@ -123,20 +107,20 @@ def amc_table1(lab: Lab, setting: Setting) -> Result:
         train = lab.source(name, "train", limit=setting.limit)
         test = lab.source(name, "test")
         epochs = setting.grey_epochs if train.images.ndim == 3 else setting.epochs
-        for variant in variants(setting.weights):
+        for variant in recipes.variants(setting.weights):
             for seed in setting.seeds:
-                run = trained(lab, setting, train, variant, seed=seed, epochs=epochs)
-                numbers = accuracies(lab, run, test)
+                run = recipes.trained(lab, setting, train, variant, seed=seed, epochs=epochs)
+                numbers = recipes.accuracies(lab, run, test)
                 rows.append({"dataset": name, "loss": variant.title, "seed": seed, **numbers})
-    grid = Grid.of(rows, "dataset", "loss")
-    return Result(figures=[_figure(lab, grid)], data=grid.data())
+    grid = kit.Grid.of(rows, "dataset", "loss")
+    return kit.Result(figures=[_figure(lab, grid)], data=grid.data())
 
 
-def _table(grid: Grid, setting: Setting) -> Table:
+def _table(grid: kit.Grid, setting: Setting) -> kit.Table:
     pairs = {
-        (name, amc(weight).title): (
-            {"dataset": name, "loss": amc(weight).title},
-            {"dataset": name, "loss": euclid(weight).title},
+        (name, recipes.amc(weight).title): (
+            {"dataset": name, "loss": recipes.amc(weight).title},
+            {"dataset": name, "loss": recipes.euclid(weight).title},
         )
         for name in grid.names("dataset")
         for weight in setting.weights
@@ -166,18 +150,18 @@ def _table(grid: Grid, setting: Setting) -> Table:
     )  # fmt: skip
 
 
-def _figure(lab: Lab, grid: Grid) -> Figure:
+def _figure(lab: kit.Lab, grid: kit.Grid) -> kit.Figure:
     names = grid.names("dataset")
     figure, axes = panels(1, len(names), width=4.2, height=2.4)
     for ax, name in zip(axes, names, strict=True):
         titles = grid.names("loss")
         for at, title in enumerate(titles):
             values = grid.values("test", dataset=name, loss=title)
-            seed_dots(ax, at, values, COLOURS[at % len(COLOURS)], width=0.3)
+            kit.seed_dots(ax, at, values, COLOURS[at % len(COLOURS)], width=0.3)
         ax.set(title=name, ylabel="test accuracy, %" if ax is axes[0] else "")
         ax.set_xticks(range(len(titles)), titles, rotation=30, ha="right", fontsize=7)
     return lab.figure(
         figure, "accuracy",
-        caption="Test accuracy: a point per seed, the bar at their mean.",
+        caption=f"Test accuracy: {kit.DOTS}.",
         alt="Points of test accuracy per loss, one panel per dataset.",
     )  # fmt: skip

@@ -16,22 +16,10 @@ from torch import Tensor
 
 from hardsight.data import MemorySource
 from hardsight.evaluate import Normalisation, pgd
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Gate,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    band,
-    experiment,
-    networks_table,
-)
+from hardsight.experiments import lab as kit
 from hardsight.geometry import pairwise_angles
 from hardsight.heads import capture, find_head
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.loop import borrowed
 from hardsight.run.study import read_histories
 from hardsight.run.train import TrainResult
@@ -81,17 +69,19 @@ class Setting:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    speeds = Grid.of(_speeds(setting, data["curves"]), "training", "curve")
-    images = Grid.read(data["images"], setting.seeds, "training", "images")
-    planes = Grid.read(data["planes"], setting.seeds, "network")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    speeds = kit.Grid.of(_speeds(setting, data["curves"]), "training", "curve")
+    images = kit.Grid.read(data["images"], setting.seeds, "training", "images")
+    planes = kit.Grid.read(data["planes"], setting.seeds, "network")
     title = f"{setting.dataset}, {setting.model}"
-    gate = Gate(title, f"{setting.dataset}/{setting.model}", _accuracies(data["curves"][_PLAIN]))
+    gate = kit.Gate(
+        title, f"{setting.dataset}/{setting.model}", _accuracies(data["curves"][_PLAIN])
+    )
     tables = [
         _speed_table(speeds, data["curves"]),
         _image_table(images, setting),
         _plane_table(planes),
-        networks_table([gate]),
+        kit.networks_table([gate]),
     ]
     return tables, [*_slower(speeds, gate.weak), *_worse(images, gate.weak)]
 
@@ -129,7 +119,7 @@ def travelled(curve: Floats) -> float:
     return float(np.mean(ways[means > 0] / means[means > 0])) if (means > 0).any() else math.nan
 
 
-def _slower(speeds: Grid, weak: str) -> list[Question]:
+def _slower(speeds: kit.Grid, weak: str) -> list[kit.Question]:
     during = speeds.at(training=_ADVERSARIAL)
     return [
         during.question(
@@ -141,7 +131,7 @@ def _slower(speeds: Grid, weak: str) -> list[Question]:
     ]  # fmt: skip
 
 
-def _worse(images: Grid, weak: str) -> list[Question]:
+def _worse(images: kit.Grid, weak: str) -> list[kit.Question]:
     questions = []
     for training in images.names("training"):
         grid = images.at(training=training)
@@ -162,10 +152,10 @@ def _worse(images: Grid, weak: str) -> list[Question]:
     return questions
 
 
-def _speed_table(speeds: Grid, curves: Mapping[str, Any]) -> Table:
+def _speed_table(speeds: kit.Grid, curves: Mapping[str, Any]) -> kit.Table:
     titles = {"norm": "norm", "avh": "AVH"}
 
-    def last(_: Grid, training: str, measure: str) -> str:
+    def last(_: kit.Grid, training: str, measure: str) -> str:
         first, end = (np.mean([run[measure][at] for run in curves[training]]) for at in (0, -1))
         return f"{first:.4g} → {end:.4g}"
 
@@ -179,10 +169,10 @@ def _speed_table(speeds: Grid, curves: Mapping[str, Any]) -> Table:
         "Single images: of each by itself, then averaged.",
     )  # fmt: skip
     named = [[row[0], titles[str(row[1])], *row[2:]] for row in rows.rows]
-    return Table(rows.title, rows.columns, named, rows.note)
+    return kit.Table(rows.title, rows.columns, named, rows.note)
 
 
-def _image_table(images: Grid, setting: Setting) -> Table:
+def _image_table(images: kit.Grid, setting: Setting) -> kit.Table:
     return images.table(
         f"Test images as they are and changed (PGD, L∞ {setting.epsilon:g})",
         {"training": "training", "images": "images"},
@@ -192,7 +182,7 @@ def _image_table(images: Grid, setting: Setting) -> Table:
     )
 
 
-def _plane_table(planes: Grid) -> Table:
+def _plane_table(planes: kit.Grid) -> kit.Table:
     return planes.table(
         "Successful adversarial examples in the plane (Fig. 22 b, c)",
         {"network": "network"},
@@ -206,7 +196,7 @@ def _plane_table(planes: Grid) -> Table:
     )  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "avh-adversarial",
     title="AVH and norm under attack",
     reproduces="Angular Visual Hardness, Appendix G and Fig. 22 b, c",
@@ -223,7 +213,7 @@ def _plane_table(planes: Grid) -> Table:
     },
     asks=_asks,
 )  # fmt: skip
-def avh_adversarial(lab: Lab, setting: Setting) -> Result:
+def avh_adversarial(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Watches AVH and norm during adversarial training, and looks at adversarial images.
 
     {model} is trained on {limit} images of {dataset} for {epochs} epochs with seeds {seeds}, once
@@ -255,10 +245,12 @@ def avh_adversarial(lab: Lab, setting: Setting) -> Result:
         "planes": {name: _over_seeds([_in_plane(one) for one in of]) for name, of in found.items()},
     }
     first = {name: of[0] for name, of in found.items()}
-    return Result(figures=[_dynamics_figure(lab, curves), _planes_figure(lab, first)], data=data)
+    return kit.Result(
+        figures=[_dynamics_figure(lab, curves), _planes_figure(lab, first)], data=data
+    )
 
 
-def _digits(lab: Lab, setting: Setting) -> tuple[MemorySource, MemorySource]:
+def _digits(lab: kit.Lab, setting: Setting) -> tuple[MemorySource, MemorySource]:
     splits = [
         lab.source(setting.dataset, split, limit=limit)
         for split, limit in (("train", setting.limit), ("test", setting.test_limit))
@@ -280,7 +272,12 @@ def _recipe(setting: Setting, epochs: int) -> dict[str, Any]:
 
 
 def _trained(
-    lab: Lab, setting: Setting, train: MemorySource, test: MemorySource, training: str, seed: int
+    lab: kit.Lab,
+    setting: Setting,
+    train: MemorySource,
+    test: MemorySource,
+    training: str,
+    seed: int,
 ) -> TrainResult:
     lab.step(f"{setting.model}, seed {seed}: {training}")
     attack = {"epsilon": setting.epsilon, "steps": setting.steps}
@@ -291,7 +288,9 @@ def _trained(
     )  # fmt: skip
 
 
-def _plane(lab: Lab, setting: Setting, train: MemorySource, name: str, seed: int) -> TrainResult:
+def _plane(
+    lab: kit.Lab, setting: Setting, train: MemorySource, name: str, seed: int
+) -> TrainResult:
     lab.step(f"a plane by a {name}, seed {seed}")
     model = "mnist_cnn:decoupled=true" if name == _SPHERE else "mnist_cnn"
     return lab.train(model, train, seed=seed, **_recipe(setting, setting.plane_epochs))
@@ -326,7 +325,7 @@ class Changed:
     weights: Tensor
 
 
-def _changed(lab: Lab, run: TrainResult, test: MemorySource, setting: Setting) -> Changed:
+def _changed(lab: kit.Lab, run: TrainResult, test: MemorySource, setting: Setting) -> Changed:
     """Attack the first images with PGD, and keep what the network says of both."""
     some = test.subset(np.arange(min(setting.attacked, len(test))))
     inputs = lab.inputs(run, some)
@@ -405,28 +404,25 @@ def _in_plane(found: Changed) -> dict[str, float]:
     }
 
 
-def _dynamics_figure(lab: Lab, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    figure, axes = panels(1, len(curves), width=3.6)
+def _dynamics_figure(lab: kit.Lab, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> kit.Figure:
+    figure, axes = panels(1, len(curves), width=3.6, ylabel="over the mean of all epochs")
     for axis, (training, of_seeds) in zip(axes, curves.items(), strict=True):
         epochs = np.arange(1, len(of_seeds[0]["norm"]) + 1)
         for colour, (measure, title) in zip(
             COLOURS, (("norm", "norm"), ("avh", "AVH")), strict=False
         ):
             relative = [np.array(run[measure]) / np.mean(run[measure]) for run in of_seeds]
-            band(axis, epochs, relative, colour, title, marker="o", ms=3)
+            kit.band(axis, epochs, relative, colour, title, marker="o", ms=3)
         axis.set(title=training, xlabel="epoch")
-    axes[0].set_ylabel("over the mean of all epochs")
-    legend(figure)
     return lab.figure(
         figure, "dynamics",
-        caption="Mean norm and mean AVH of test images along training, each over its mean; bands "
-        "are one standard deviation over seeds.",
+        caption=f"Norm and AVH of test images along training, each over its mean; {kit.BANDS}.",
         alt="Two panels, plain and adversarial training, with a line for the norm and one for AVH.",
     )  # fmt: skip
 
 
-def _planes_figure(lab: Lab, found: Mapping[str, Changed]) -> Figure:
-    figure, axes = panels(1, len(found), width=3.6, height=3.4)
+def _planes_figure(lab: kit.Lab, found: Mapping[str, Changed]) -> kit.Figure:
+    figure, axes = panels(1, len(found), width=3.6, height=3.4, ylabel="second dimension")
     for axis, (name, seen) in zip(axes, found.items(), strict=True):
         for label, colour in zip(range(len(seen.weights)), _TEN, strict=False):
             own = seen.before[seen.labels == label]
@@ -435,8 +431,6 @@ def _planes_figure(lab: Lab, found: Mapping[str, Changed]) -> Figure:
         axis.scatter(*seen.after[fooled].T, s=8, color="#9c36b5", marker="x", lw=0.6,
                      label="adversarial")  # fmt: skip
         axis.set(title=name, xlabel="first dimension")
-    axes[0].set_ylabel("second dimension")
-    legend(figure)
     return lab.figure(
         figure, "planes",
         caption="Embeddings of test images by class, and of successful adversarial examples "

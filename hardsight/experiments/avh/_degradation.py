@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.avh import _models as models
 from hardsight.experiments.avh._models import KINDS, levels_of, say
-from hardsight.experiments.lab import Claim, Figure, Gate, Grid, Lab, Result, Table, experiment
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.study import DegradationStudy, degradation_study
 from hardsight.run.train import TrainResult
 
@@ -22,20 +22,20 @@ _TITLES = {"avh": "AVH", "confidence": "model confidence", "norm": "norm ‖x‖
 _FIGURES = {"noise": "Fig. 17", "contrast": "Fig. 18"}
 
 
-def _gates(setting: models.ModelSetting, data: Mapping[str, Any]) -> list[Gate]:
+def _gates(setting: models.ModelSetting, data: Mapping[str, Any]) -> list[kit.Gate]:
     """By the accuracy on the pictures as they are, the first level."""
     clean = {model: [run["accuracy"][0] for run in of] for model, of in data["noise"].items()}
     return models.gates_of(setting.dataset, clean)
 
 
-@experiment(
+@kit.experiment(
     "avh-degradation",
     title="Hardness of noisy and of faint pictures",
     reproduces="Angular Visual Hardness, Figs. 17, 18",
     scales={"smoke": models.SMOKE, "short": models.SHORT, "paper": models.PAPER},
     gates=_gates,
 )
-def avh_degradation(lab: Lab, setting: models.ModelSetting) -> Result:
+def avh_degradation(lab: kit.Lab, setting: models.ModelSetting) -> kit.Result:
     """Scores the same pictures at the paper's levels of uniform noise and of contrast.
 
     The networks are those of avh-human ({networks}; {epochs} epochs) after their last epoch, the
@@ -52,7 +52,7 @@ def avh_degradation(lab: Lab, setting: models.ModelSetting) -> Result:
             done = subjects.run(model, seed)
             for kind, by_model in studies.items():
                 by_model[model].append(_study(subjects, done, kind))
-    return Result(
+    return kit.Result(
         tables=[
             *(_level_table(studies[kind], kind) for kind in KINDS),
             *(_coefficient_table(studies[kind], kind) for kind in KINDS),
@@ -94,7 +94,7 @@ def _study(subjects: models.Subjects, done: TrainResult, kind: str) -> Degradati
     )  # fmt: skip
 
 
-def degradation_claim(by_model: Studies, kind: str) -> Claim:
+def degradation_claim(by_model: Studies, kind: str) -> kit.Claim:
     """AVH follows the level in every network and seed."""
     is_noise = kind == "noise"
     scores = [study.score("avh") for of_seeds in by_model.values() for study in of_seeds]
@@ -103,7 +103,7 @@ def degradation_claim(by_model: Studies, kind: str) -> Claim:
     # pictures get harder to see with more noise, and with less contrast
     expected = [interval.low > 0 if is_noise else interval.high < 0 for interval in within]
     rises = sum(all(np.diff(score.means) > 0) for score in scores)
-    return Claim.of_runs(
+    return kit.Claim.of_runs(
         "AVH is larger where a picture is harder to recognise: with "
         f"{'more noise' if is_noise else 'less contrast'}.",
         _FIGURES[kind],
@@ -116,7 +116,7 @@ def degradation_claim(by_model: Studies, kind: str) -> Claim:
     )
 
 
-def _level_table(by_model: Studies, kind: str) -> Table:
+def _level_table(by_model: Studies, kind: str) -> kit.Table:
     levels = {level: f"{kind} {level:g}" for level in levels_of(kind)}
     rows = []
     for model, of_seeds in by_model.items():
@@ -128,7 +128,7 @@ def _level_table(by_model: Studies, kind: str) -> Table:
                 for what, curve in curves.items()
                 for level, mean in zip(levels, curve, strict=True)
             ]
-    grid = Grid.of(rows, "network", "what", "level")
+    grid = kit.Grid.of(rows, "network", "what", "level")
     return grid.table(
         f"Means by level of {kind}",
         {"network": "network", "what": ""},
@@ -138,7 +138,7 @@ def _level_table(by_model: Studies, kind: str) -> Table:
     )
 
 
-def _coefficient_table(by_model: Studies, kind: str) -> Table:
+def _coefficient_table(by_model: Studies, kind: str) -> kit.Table:
     rows = [
         {"network": say(model), "score": title, "seed": seed, "pooled": study.score(name).pooled}
         | {"within": (within_picture := study.score(name).within) and within_picture.value}
@@ -146,7 +146,7 @@ def _coefficient_table(by_model: Studies, kind: str) -> Table:
         for name, title in _TITLES.items()
         for seed, study in enumerate(of_seeds)
     ]
-    return Grid.of(rows, "network", "score").table(
+    return kit.Grid.of(rows, "network", "score").table(
         f"Spearman of score and level of {kind}",
         {"network": "network", "score": "score"},
         {"pooled": "pooled", "within a picture": "within"},
@@ -155,7 +155,7 @@ def _coefficient_table(by_model: Studies, kind: str) -> Table:
     )
 
 
-def _figure(lab: Lab, by_model: Studies, kind: str) -> Figure:
+def _figure(lab: kit.Lab, by_model: Studies, kind: str) -> kit.Figure:
     figure, axes = panels(1, len(by_model), width=3.4, height=2.9)
     for axis, (model, of_seeds) in zip(axes, by_model.items(), strict=True):
         levels = np.array(of_seeds[0].levels)
@@ -172,7 +172,6 @@ def _figure(lab: Lab, by_model: Studies, kind: str) -> Figure:
         axis.set(title=say(model), xlabel=f"{kind} level", ylabel="AVH")
         if kind == "contrast":
             axis.invert_xaxis()
-    legend(figure)
     return lab.figure(
         figure, kind,
         caption=f"{_FIGURES[kind]}: AVH by level of {kind}, mean over pictures "

@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hardsight.data import MemorySource
+from hardsight.experiments import lab as kit
 from hardsight.experiments.avh import _models as models
 from hardsight.experiments.avh._dynamics_claims import (
     SETTLED,
@@ -22,23 +23,9 @@ from hardsight.experiments.avh._dynamics_claims import (
     stored_runs,
 )
 from hardsight.experiments.avh._models import KINDS, Subjects, levels_of, say
-from hardsight.experiments.lab import (
-    Asked,
-    Cell,
-    Figure,
-    Lab,
-    Result,
-    Table,
-    band,
-    channels_first,
-    experiment,
-    networks_table,
-    spread,
-    weakness_of,
-)
 from hardsight.heads import find_head
 from hardsight.models import SmallCNN
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.loop import ModelPass
 from hardsight.run.study import Curves, RunDynamics, read_histories, run_dynamics, settled_epoch
 from hardsight.scores import angular_visual_hardness, feature_norm
@@ -69,7 +56,7 @@ def _setting(shared: models.ModelSetting, **more: int | str) -> DynamicsSetting:
     return DynamicsSetting(**values, **more)  # type: ignore[arg-type]
 
 
-def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> kit.Asked:
     runs, digits = stored_runs(data)
     who = data["annotators"]
     gates, small = (
@@ -79,13 +66,13 @@ def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> Asked:
         )
         for dataset, by in ((setting.dataset, runs), (setting.digits, {"small_cnn": digits}))
     )
-    weak = (weakness_of(gates), weakness_of(small))
+    weak = (kit.weakness_of(gates), kit.weakness_of(small))
     asked = dynamics_claims(runs, digits, who=who, dataset=setting.digits, weak=weak)
     tables = [_curve_table(runs, digits, who), _gap_table(runs)]
-    return [*tables, networks_table([*gates, *small])], asked
+    return [*tables, kit.networks_table([*gates, *small])], asked
 
 
-@experiment(
+@kit.experiment(
     "avh-dynamics",
     title="Norm and angle along training",
     reproduces="Angular Visual Hardness, Figs. 4, 9-13, 15, Observations 1-4",
@@ -98,7 +85,7 @@ def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> Asked:
     },
     asks=_asks,
 )
-def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
+def avh_dynamics(lab: kit.Lab, setting: DynamicsSetting) -> kit.Result:
     """Watches the networks of avh-human along training.
 
     After every epoch one pass over the test split, which is never trained on, records norm, AVH,
@@ -139,7 +126,7 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     data["digits"] = [run.overall.means for run in _digits_runs(lab, setting)]
     data["first_steps"] = [_first_steps(lab, setting, seed) for seed in setting.seeds]
     runs, digits = stored_runs(data)
-    return Result(
+    return kit.Result(
         figures=[
             human_figure(lab, runs, subjects),
             confidence_figure(lab, runs, subjects),
@@ -154,7 +141,7 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     )
 
 
-def _digits_runs(lab: Lab, setting: DynamicsSetting) -> list[RunDynamics]:
+def _digits_runs(lab: kit.Lab, setting: DynamicsSetting) -> list[RunDynamics]:
     """The small network, watched on its test split after every epoch."""
     train = lab.source(setting.digits, "train", limit=setting.train_limit)
     test = lab.source(setting.digits, "test", limit=setting.test_limit)
@@ -171,7 +158,7 @@ def _digits_runs(lab: Lab, setting: DynamicsSetting) -> list[RunDynamics]:
     return runs
 
 
-def _first_steps(lab: Lab, setting: DynamicsSetting, seed: int) -> dict[str, list[float]]:
+def _first_steps(lab: kit.Lab, setting: DynamicsSetting, seed: int) -> dict[str, list[float]]:
     """Mean norm, AVH and accuracy on the test split after each of the first steps."""
     train = lab.source(setting.digits, "train")
     test = lab.source(setting.digits, "test", limit=setting.watched)
@@ -204,17 +191,17 @@ def _first_steps(lab: Lab, setting: DynamicsSetting, seed: int) -> dict[str, lis
 
 
 def _inputs(source: MemorySource, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    images = channels_first(source).float() / 255
+    images = kit.channels_first(source).float() / 255
     return images.to(device), torch.from_numpy(source.labels.copy()).to(device)
 
 
-def _last(curves: Sequence[Curves], key: str, epoch: int = -1) -> Cell:
-    return spread([run.means[key][epoch] for run in curves])
+def _last(curves: Sequence[Curves], key: str, epoch: int = -1) -> kit.Cell:
+    return kit.spread([run.means[key][epoch] for run in curves])
 
 
-def _curve_table(runs: Runs, digits: Sequence[RunDynamics], who: str) -> Table:
+def _curve_table(runs: Runs, digits: Sequence[RunDynamics], who: str) -> kit.Table:
     titles = {"norm": "‖x‖", "avh": "AVH", "confidence": "confidence", "correct": "accuracy"}
-    rows: list[list[Cell]] = []
+    rows: list[list[kit.Cell]] = []
     named = {say(model): of_seeds for model, of_seeds in runs.items()}
     for name, of_seeds in {**named, "SmallCNN, digits": digits}.items():
         curves = [run.overall for run in of_seeds]
@@ -222,12 +209,12 @@ def _curve_table(runs: Runs, digits: Sequence[RunDynamics], who: str) -> Table:
         rows.append([
             name,
             *(_last(curves, key, epoch) for key in titles for epoch in (0, -1)),
-            *(spread([run.settled[key] for run in of_seeds]) for key in SETTLED),
-            spread(people) if people else None,
+            *(kit.spread([run.settled[key] for run in of_seeds]) for key in SETTLED),
+            kit.spread(people) if people else None,
         ])  # fmt: skip
     heads = [head for title in titles.values() for head in (f"{title} first", "last")]
     settled = [f"{title} settled" for title in SETTLED.values()]
-    return Table(
+    return kit.Table(
         "First and last epoch, and when a curve settles",
         ("network", *heads, *settled, f"Spearman of AVH with {who}, last"),
         rows,
@@ -236,15 +223,15 @@ def _curve_table(runs: Runs, digits: Sequence[RunDynamics], who: str) -> Table:
     )
 
 
-def _gap_table(runs: Runs) -> Table:
-    rows: list[list[Cell]] = []
+def _gap_table(runs: Runs) -> kit.Table:
+    rows: list[list[kit.Cell]] = []
     for model, of_seeds in runs.items():
         for place, group in enumerate(of_seeds[0].groups):
             curves = [run.groups[place] for run in of_seeds]
             cells = (_last(curves, key) for key in ("norm", "avh", "confidence", "correct"))
-            settled = spread([settled_epoch(run.means["avh"]) for run in curves])
+            settled = kit.spread([settled_epoch(run.means["avh"]) for run in curves])
             rows.append([say(model), group.group, group.n, *cells, settled])
-    return Table(
+    return kit.Table(
         "Last epoch by human frequency",
         ("network", "examples", "n", "‖x‖", "AVH", "confidence", "accuracy", "AVH settled"),
         rows,
@@ -254,7 +241,7 @@ def _gap_table(runs: Runs) -> Table:
 
 def _line(axis: Any, curves: Sequence[Sequence[float]], colour: str, label: str) -> None:
     """Mean over seeds with a band of their standard deviation; epochs or steps from 1."""
-    band(axis, range(1, len(curves[0]) + 1), curves, colour, label)
+    kit.band(axis, range(1, len(curves[0]) + 1), curves, colour, label)
     axis.locator_params(axis="x", integer=True)
 
 
@@ -284,21 +271,23 @@ def _by_frequency(of_seeds: Sequence[RunDynamics], key: str) -> dict[str, list[A
     }
 
 
-def human_figure(lab: Lab, runs: Mapping[str, Sequence[RunDynamics]], subjects: Subjects) -> Figure:
+def human_figure(
+    lab: kit.Lab, runs: Mapping[str, Sequence[RunDynamics]], subjects: Subjects
+) -> kit.Figure:
     """Norm, AVH and accuracy by epoch and human frequency (Fig. 4)."""
     figure, axes = _curve_grid(list(runs), lambda name, key: _by_frequency(runs[name], key))
-    legend(figure, axes[:1], title=f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "human-bins",
         caption=f"Fig. 4: norm, AVH and accuracy by epoch, split by the share of "
         f"{subjects.annotators} who chose the label. {_BAND}",
         alt="Grid of curves: one row per network; norm, AVH and accuracy against the epoch.",
+        legend={"axes": axes[:1], "title": f"share of {subjects.annotators} who chose the label"},
     )  # fmt: skip
 
 
 def confidence_figure(
-    lab: Lab, runs: Mapping[str, Sequence[RunDynamics]], subjects: Subjects
-) -> Figure:
+    lab: kit.Lab, runs: Mapping[str, Sequence[RunDynamics]], subjects: Subjects
+) -> kit.Figure:
     """Confidence by epoch and human frequency (Fig. 9)."""
     figure, axes = panels(1, len(runs), width=3.4, height=2.7)
     for axis, (model, of_seeds) in zip(axes, runs.items(), strict=True):
@@ -306,15 +295,15 @@ def confidence_figure(
         for colour, (label, curves) in zip(COLOURS, lines.items(), strict=False):
             _line(axis, curves, colour, label)
         axis.set(title=say(model), xlabel="epoch", ylabel="model confidence")
-    legend(figure, axes[:1], title=f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "confidence",
         caption=f"Fig. 9: model confidence by epoch, split in the same way. {_BAND}",
         alt="Curves of model confidence against the epoch, one panel per network.",
+        legend={"axes": axes[:1], "title": f"share of {subjects.annotators} who chose the label"},
     )  # fmt: skip
 
 
-def overall_figure(lab: Lab, runs: Mapping[str, Sequence[RunDynamics]]) -> Figure:
+def overall_figure(lab: kit.Lab, runs: Mapping[str, Sequence[RunDynamics]]) -> kit.Figure:
     """All test examples by epoch (Figs. 10, 13)."""
     figure, axes = panels(1, 4, width=3.4, height=2.7)
     titles = {**_DRAWN, "confidence": "model confidence"}
@@ -322,7 +311,6 @@ def overall_figure(lab: Lab, runs: Mapping[str, Sequence[RunDynamics]]) -> Figur
         for place, (model, of_seeds) in enumerate(runs.items()):
             _line(axis, [run.overall.means[key] for run in of_seeds], COLOURS[place], say(model))
         axis.set(title=title, xlabel="epoch", ylabel=title)
-    legend(figure)
     return lab.figure(
         figure, "overall",
         caption=f"Figs. 10 and 13: all test examples by epoch. {_BAND}",
@@ -331,9 +319,9 @@ def overall_figure(lab: Lab, runs: Mapping[str, Sequence[RunDynamics]]) -> Figur
 
 
 def level_figure(
-    lab: Lab, by_model: Mapping[str, Sequence[Sequence[Mapping[str, Sequence[float]]]]], kind: str,
-    *, count: int,
-) -> Figure:  # fmt: skip
+    lab: kit.Lab, by_model: Mapping[str, Sequence[Sequence[Mapping[str, Sequence[float]]]]],
+    kind: str, *, count: int,
+) -> kit.Figure:  # fmt: skip
     """The levels of one degradation by epoch (Figs. 11, 12)."""
     levels = [f"{kind} {level:g}" for level in levels_of(kind)]
 
@@ -342,7 +330,6 @@ def level_figure(
         return {name: [of[place][key] for of in by_model[model]] for place, name in every}
 
     figure, _ = _curve_grid(list(by_model), lines)
-    legend(figure)
     number = 11 if kind == "noise" else 12
     return lab.figure(
         figure, kind,
@@ -352,11 +339,11 @@ def level_figure(
 
 
 def steps_figure(
-    lab: Lab,
+    lab: kit.Lab,
     loops: Sequence[Mapping[str, Sequence[float]]],
     digits: Sequence[RunDynamics],
     dataset: str,
-) -> Figure:
+) -> kit.Figure:
     """The small network over its first steps and over its epochs (Fig. 15)."""
     figure, axes = panels(2, 3, width=3.7, height=2.5)
     for column, (key, title) in enumerate(_DRAWN.items()):
@@ -364,7 +351,6 @@ def steps_figure(
         _line(axes[3 + column], [run.overall.means[key] for run in digits], COLOURS[1], "epochs")
         axes[column].set(title=title, xlabel="iteration", ylabel=title)
         axes[3 + column].set(title=title, xlabel="epoch", ylabel=title)
-    legend(figure)
     return lab.figure(
         figure, "digits",
         caption=f"Fig. 15: SmallCNN on {dataset}: the first {len(loops[0]['norm'])} steps "

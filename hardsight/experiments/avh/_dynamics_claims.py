@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.avh._models import agreement_of_networks, say
-from hardsight.experiments.lab import DATASETS, Claim, Question, gated
 from hardsight.run import study
 from hardsight.run.study import LEARNED_ACCURACY, Curves, RunDynamics, observations
 from hardsight.stats import Correlation, correlation_interval
@@ -64,7 +64,7 @@ def dynamics_claims(
     who: str,
     dataset: str,
     weak: tuple[str, str] = ("", ""),
-) -> list[Question | Claim]:
+) -> list[kit.Question | kit.Claim]:
     """Observations 1 to 4 of the networks and 1 and 2 of the small one; networks with shortcuts.
 
     Args:
@@ -75,20 +75,20 @@ def dynamics_claims(
         weak: why the networks, and the small one, are too weak to judge by; empty if they are not.
     """
     every = [run for of_seeds in runs.values() for run in of_seeds]
-    small = f"SmallCNN on {DATASETS.get(dataset, dataset)}: "
+    small = f"SmallCNN on {kit.DATASETS.get(dataset, dataset)}: "
     watched = [*_rise_and_plateau(every, "", "Figs. 4, 10, 13"), _people(every, who), _better(runs)]
     return [
-        *(gated(claim, weak[0]) for claim in watched),
+        *(kit.gated(claim, weak[0]) for claim in watched),
         replace(_shortcuts(runs), weak=weak[0]),
-        *(gated(claim, weak[1]) for claim in _rise_and_plateau(digits, small, "Fig. 15")),
+        *(kit.gated(claim, weak[1]) for claim in _rise_and_plateau(digits, small, "Fig. 15")),
     ]
 
 
-def _rise_and_plateau(runs: Sequence[RunDynamics], which: str, paper: str) -> list[Claim]:
+def _rise_and_plateau(runs: Sequence[RunDynamics], which: str, paper: str) -> list[kit.Claim]:
     """Observations 1 and 2: each run is judged by itself."""
     rises, plateaus = zip(*(observations([run])[:2] for run in runs), strict=True)
     return [
-        Claim.of_runs(which + each[0].says, paper, seen, [claim.holds for claim in each])
+        kit.Claim.of_runs(which + each[0].says, paper, seen, [claim.holds for claim in each])
         for each, seen in ((rises, _counted_rise(runs)), (plateaus, _counted_plateau(runs)))
     ]
 
@@ -127,7 +127,7 @@ def _counted_plateau(runs: Sequence[RunDynamics]) -> str:
     )
 
 
-def _people(runs: Sequence[RunDynamics], who: str) -> Claim:
+def _people(runs: Sequence[RunDynamics], who: str) -> kit.Claim:
     """Observation 3, from the epoch on in which a run has learned its task."""
     early: list[bool] = []
     later: list[bool] = []
@@ -144,7 +144,7 @@ def _people(runs: Sequence[RunDynamics], who: str) -> Claim:
             f"accuracy is at least {100 * LEARNED_ACCURACY:g} %, the interval is below 0 in "
             f"{sum(later)} of {len(later)} epochs (before that, in {sum(early)} of {len(early)})"
         )
-    return Claim.of_runs(
+    return kit.Claim.of_runs(
         f"AVH's correlation with the frequency of {who} consistently holds across models "
         "throughout the training process.",
         "Fig. 4",
@@ -153,7 +153,7 @@ def _people(runs: Sequence[RunDynamics], who: str) -> Claim:
     )
 
 
-def _better(runs: Runs) -> Claim:
+def _better(runs: Runs) -> kit.Claim:
     """Network by network, at the last epoch and over all of them."""
     means = [
         np.mean([[run.overall.means[key] for key in ("correct", "avh")] for run in of], axis=0)
@@ -167,7 +167,7 @@ def _better(runs: Runs) -> Claim:
         f"{say(model)}: {100 * accuracy:.1f} %, AVH {avh:.4f}"
         for model, (accuracy, avh) in zip(runs, points[-1], strict=True)
     )
-    return Claim(
+    return kit.Claim(
         "Better models (higher accuracy) have lower average AVH throughout the training process.",
         "Fig. 4; AlexNet, the weakest, has the highest AVH",
         f"{last[0]} of {last[1]} pairs of networks agree after the last epoch, {agree} of {pairs} "
@@ -184,7 +184,7 @@ def relative_gap(run: RunDynamics, measure: str) -> float:
     return (run.groups[-1].means[measure][-1] - run.groups[0].means[measure][-1]) / whole
 
 
-def _shortcuts(runs: Runs) -> Question:
+def _shortcuts(runs: Runs) -> kit.Question:
     """The gap of the norm, averaged over each kind of network: a seed counts once."""
     gaps = {model: [relative_gap(run, "norm") for run in of] for model, of in runs.items()}
     known = {model: gap for model, gap in gaps.items() if not np.isnan(gap).all()}
@@ -194,7 +194,7 @@ def _shortcuts(runs: Runs) -> Question:
         for is_short in (False, True)
     )
     is_asked = bool(plain) and bool(short)
-    return Question(
+    return kit.Question(
         "Networks with shortcuts (ResNet, DenseNet) tend to give images of different human "
         "frequency the same norm; networks without (AlexNet, VGG) keep the gap.",
         "Fig. 4, first column",

@@ -7,21 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.avh import _geometry_measures as measures
 from hardsight.experiments.avh._geometry_measures import GeometrySetting, Paths, Sphere
-from hardsight.experiments.lab import (
-    Asked,
-    Cell,
-    Claim,
-    Figure,
-    Lab,
-    Outputs,
-    Result,
-    Table,
-    experiment,
-    spread,
-)
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.stats import wilson_interval
 
 Rows = Sequence[Mapping[str, Any]]  # one per seed
@@ -29,7 +18,7 @@ _TEN = (*COLOURS, "#1f1f1f", "#74b816")  # a colour for each class
 _MEANS = "Mean ± standard deviation over seeds"
 
 
-def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> kit.Asked:
     tables = [
         _one_row(
             "An embedding of two dimensions (Figs. 2, 8)",
@@ -65,7 +54,7 @@ def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> Asked:
     return tables, claims
 
 
-@experiment(
+@kit.experiment(
     "avh-geometry",
     title="What norm and angle stand for",
     reproduces="Angular Visual Hardness, Figs. 2, 3, 7, 8, 20, 22",
@@ -79,7 +68,7 @@ def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> Asked:
     },
     asks=_asks,
 )  # fmt: skip
-def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
+def avh_geometry(lab: kit.Lab, setting: GeometrySetting) -> kit.Result:
     """Draws four pictures of what norm and angle stand for.
 
     A network whose embedding is a plane, trained on {train_limit} training images of {dataset}
@@ -95,7 +84,7 @@ def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
     spheres = [measures.sphere(setting, seed) for seed in setting.seeds]
     growth = {name: measures.grown(name) for name in ("nearer", "farther")}
     paths = [measures.trajectories(lab, run, test, setting) for run in runs]
-    return Result(
+    return kit.Result(
         figures=[
             plane_figure(lab, outputs[0], setting),
             sphere_figure(lab, spheres[0]),
@@ -111,19 +100,19 @@ def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
     )
 
 
-def _one_row(title: str, rows: Rows, columns: Mapping[str, str], note: str) -> Table:
+def _one_row(title: str, rows: Rows, columns: Mapping[str, str], note: str) -> kit.Table:
     """Means over seeds of one setting."""
-    cells = [spread([row[measure] for row in rows]) for measure in columns.values()]
-    return Table(title, tuple(columns), [cells], note)
+    cells = [kit.spread([row[measure] for row in rows]) for measure in columns.values()]
+    return kit.Table(title, tuple(columns), [cells], note)
 
 
-def _path_table(paths: Rows, seeds: Sequence[int]) -> Table:
-    rows: list[list[Cell]] = [
+def _path_table(paths: Rows, seeds: Sequence[int]) -> kit.Table:
+    rows: list[list[kit.Cell]] = [
         [seed, path["examples"], path["flipped"], path["shrunk"], path["least_norm"],
          f"{path['norm_first']} of {path['of']}"]
         for seed, path in zip(seeds, paths, strict=True)
     ]  # fmt: skip
-    return Table(
+    return kit.Table(
         "Out of the class by gradient ascent (Fig. 22)",
         ("seed", "right examples", "changed class", "of these came nearer to the origin",
          "least norm over first norm, median", "norm half-way before the angle"),
@@ -133,12 +122,12 @@ def _path_table(paths: Rows, seeds: Sequence[int]) -> Table:
     )  # fmt: skip
 
 
-def _cones(plane: Rows) -> Claim:
+def _cones(plane: Rows) -> kit.Claim:
     listed = ", ".join(
         f"{boundary['own_angle']:.0f}° against {boundary['nearest_other_angle']:.0f}°"
         for boundary in plane
     )
-    return Claim.of_runs(
+    return kit.Claim.of_runs(
         "Samples of each class concentrate in a convex cone around their class weight.",
         "Figs. 2, 8",
         f"median angle to the own class against the nearest other one, by seed: {listed}",
@@ -146,11 +135,11 @@ def _cones(plane: Rows) -> Claim:
     )
 
 
-def _overlap(spheres: Rows) -> Claim:
+def _overlap(spheres: Rows) -> kit.Claim:
     ahead = [sphere["avh"] > sphere["norm"] and sphere["p"] < 0.05 for sphere in spheres]
     behind = [sphere["avh"] < sphere["norm"] and sphere["p"] < 0.05 for sphere in spheres]
     listed = ", ".join(f"{sphere['avh']:.2f} against {sphere['norm']:.2f}" for sphere in spheres)
-    return Claim.of_runs(
+    return kit.Claim.of_runs(
         "AVH is high where the classes overlap; the norm has less to do with hard examples.",
         "Figs. 3, 7",
         f"|Spearman| with the probability of the other class, AVH against norm, by seed: {listed}; "
@@ -159,11 +148,11 @@ def _overlap(spheres: Rows) -> Claim:
     )
 
 
-def _growing(growth: Mapping[str, Mapping[str, Sequence[float]]]) -> Claim:
+def _growing(growth: Mapping[str, Mapping[str, Sequence[float]]]) -> kit.Claim:
     near, far = growth["nearer"], growth["farther"]
     still = max(max(path["avh"]) - min(path["avh"]) for path in (near, far))
     up, down = np.diff(near["confidence"]), np.diff(far["confidence"])
-    return Claim(
+    return kit.Claim(
         "As the norm grows, confidence goes to 1 (or to 0 on the wrong side) while AVH stays "
         "unchanged.",
         "Fig. 20",
@@ -174,7 +163,7 @@ def _growing(growth: Mapping[str, Mapping[str, Sequence[float]]]) -> Claim:
     )
 
 
-def _norm_then_angle(paths: Rows) -> Claim:
+def _norm_then_angle(paths: Rows) -> kit.Claim:
     says = (
         "An adversarial example first shrinks its norm towards the origin and then turns its angle."
     )
@@ -183,7 +172,7 @@ def _norm_then_angle(paths: Rows) -> Claim:
     )
     if not shrunk:
         seen = f"none of {flipped} examples that changed class came nearer to the origin"
-        return Claim(says, "Fig. 22, one example", seen, False if flipped else None)
+        return kit.Claim(says, "Fig. 22, one example", seen, False if flipped else None)
     low, high = wilson_interval(first, shrunk)
     seen = (
         f"{shrunk} of {flipped} examples that changed class came nearer to the origin; of these "
@@ -191,23 +180,25 @@ def _norm_then_angle(paths: Rows) -> Claim:
     )
     enough = 2 * shrunk > flipped
     holds = (True if enough else None) if low > 0.5 else (False if high < 0.5 else None)
-    return Claim(says, "Fig. 22, one example", seen, holds)
+    return kit.Claim(says, "Fig. 22, one example", seen, holds)
 
 
-def plane_figure(lab: Lab, outputs: Outputs, setting: GeometrySetting) -> Figure:
+def plane_figure(lab: kit.Lab, outputs: kit.Outputs, setting: GeometrySetting) -> kit.Figure:
     """Test examples in the plane (Figs. 2, 8)."""
     figure, (axis,) = panels(1, 1, width=5.4, height=5.0)
     _scatter_plane(axis, outputs)
-    legend(figure, title="class", scale=3)
     return lab.figure(
         figure, "plane",
         caption=f"Figs. 2 and 8: test examples of {setting.dataset} in an embedding of two "
         "dimensions, first seed; lines: the classes' weights, lengthened.",
         alt="Points of ten colours in rays around the origin, one ray per class.",
+        legend={"title": "class", "scale": 3},
     )  # fmt: skip
 
 
-def _scatter_plane(axis: Any, outputs: Outputs, *, most: int = 3000, alpha: float = 0.6) -> None:
+def _scatter_plane(
+    axis: Any, outputs: kit.Outputs, *, most: int = 3000, alpha: float = 0.6
+) -> None:
     points, labels = outputs.embeddings[:most].numpy(), outputs.labels[:most].numpy()
     reach = float(np.quantile(np.linalg.norm(points, axis=1), 0.99))
     for label, weight in enumerate(outputs.class_weights.numpy()):
@@ -220,7 +211,7 @@ def _scatter_plane(axis: Any, outputs: Outputs, *, most: int = 3000, alpha: floa
              ylabel="second dimension")  # fmt: skip
 
 
-def sphere_figure(lab: Lab, sphere: Sphere) -> Figure:
+def sphere_figure(lab: kit.Lab, sphere: Sphere) -> kit.Figure:
     """Classes, AVH and norm on the sphere (Figs. 3, 7)."""
     figure, axes = panels(1, 3, width=3.8, height=3.2)
     across, up = sphere.points[:, 0] - sphere.points[:, 1], sphere.points[:, 2]
@@ -233,7 +224,6 @@ def sphere_figure(lab: Lab, sphere: Sphere) -> Figure:
         dots = axis.scatter(across, up, c=values, s=4, cmap="viridis", rasterized=True)
         figure.colorbar(dots, ax=axis, label=title).solids.set_rasterized(True)
         axis.set_title(title)
-    legend(figure, scale=3)
     for axis in axes:
         axis.set(xlabel="first minus second coordinate", ylabel="third coordinate")
     return lab.figure(
@@ -241,10 +231,11 @@ def sphere_figure(lab: Lab, sphere: Sphere) -> Figure:
         caption="Figs. 3 and 7: two overlapping Gaussians on the sphere, seen from the side, first "
         "seed: the classes, AVH and the norm of the perceptron's embedding.",
         alt="Three views of a sphere: points of two classes, coloured by class, AVH and norm.",
+        legend={"scale": 3},
     )  # fmt: skip
 
 
-def growth_figure(lab: Lab, growth: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+def growth_figure(lab: kit.Lab, growth: Mapping[str, Mapping[str, Sequence[float]]]) -> kit.Figure:
     """Confidence and AVH against the norm (Fig. 20)."""
     figure, axes = panels(1, 2, width=3.8, height=2.9)
     titles = {"nearer": "nearer to its own class", "farther": "nearer to the other class"}
@@ -252,7 +243,6 @@ def growth_figure(lab: Lab, growth: Mapping[str, Mapping[str, Sequence[float]]])
         axis.plot(values["norm"], values["confidence"], label="model confidence", color=COLOURS[1])
         axis.plot(values["norm"], values["avh"], label="AVH", color=COLOURS[0])
         axis.set(title=titles[which], xlabel="norm ‖x‖", ylabel="score", ylim=(-0.02, 1.05))
-    legend(figure)
     return lab.figure(
         figure, "growth",
         caption="Fig. 20: confidence and AVH of one point as its norm grows, by formula. AVH is a "
@@ -261,7 +251,9 @@ def growth_figure(lab: Lab, growth: Mapping[str, Mapping[str, Sequence[float]]])
     )  # fmt: skip
 
 
-def path_figure(lab: Lab, outputs: Outputs, paths: Paths, setting: GeometrySetting) -> Figure:
+def path_figure(
+    lab: kit.Lab, outputs: kit.Outputs, paths: Paths, setting: GeometrySetting
+) -> kit.Figure:
     """Out of the class by gradient ascent (Fig. 22)."""
     figure, axes = panels(1, 2, width=4.8, height=4.2)
     _scatter_plane(axes[0], outputs, alpha=0.15)
@@ -291,11 +283,11 @@ def path_figure(lab: Lab, outputs: Outputs, paths: Paths, setting: GeometrySetti
     axes[1].set(title=f"{len(norms)} examples: median and quartiles",
                 xlabel="share of the steps until the prediction changes",
                 ylabel="share")  # fmt: skip
-    legend(figure, axes[1:])
     return lab.figure(
         figure, "adversarial",
         caption=f"Fig. 22: right test examples of {setting.dataset} pushed out of their class by "
         "gradient ascent, first seed. Left: one path in the embedding; right: norm and angle to "
         "the own class on the way.",
         alt="A path in the plane from one class to another; curves of norm and angle on the way.",
+        legend={"axes": axes[1:]},
     )  # fmt: skip

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from hardsight.data import MemorySource
-from hardsight.experiments.lab import Lab, Outputs, channels_first
+from hardsight.experiments import lab as kit
 from hardsight.geometry import pairwise_angles
 from hardsight.heads import capture, find_head
 from hardsight.run.loop import borrowed, seeded
@@ -59,7 +59,7 @@ class GeometrySetting:
 # --- the plane -------------------------------------------------------------------------------
 
 
-def digits(lab: Lab, setting: GeometrySetting) -> tuple[MemorySource, MemorySource]:
+def digits(lab: kit.Lab, setting: GeometrySetting) -> tuple[MemorySource, MemorySource]:
     """Images to train on and test images, enlarged as the setting says."""
     splits = (
         lab.source(setting.dataset, "train", limit=setting.train_limit),
@@ -72,7 +72,7 @@ def digits(lab: Lab, setting: GeometrySetting) -> tuple[MemorySource, MemorySour
     return train, test
 
 
-def plane(lab: Lab, setting: GeometrySetting, train: MemorySource, seed: int) -> TrainResult:
+def plane(lab: kit.Lab, setting: GeometrySetting, train: MemorySource, seed: int) -> TrainResult:
     """A network whose embedding has two dimensions."""
     lab.step(f"a plane for {setting.dataset}, seed {seed}")
     return lab.train(
@@ -81,7 +81,7 @@ def plane(lab: Lab, setting: GeometrySetting, train: MemorySource, seed: int) ->
     )  # fmt: skip
 
 
-def plane_numbers(outputs: Outputs) -> dict[str, float]:
+def plane_numbers(outputs: kit.Outputs) -> dict[str, float]:
     """How far the plane is one of cones: angles to the own class and to the nearest other one."""
     angles = pairwise_angles(outputs.embeddings, outputs.class_weights)
     own = angles.gather(1, outputs.labels[:, None]).squeeze(1)
@@ -257,10 +257,12 @@ def halfway(values: Floats) -> int:
     return int(np.argmax(values >= values[0] + 0.5 * (values.max() - values[0])))
 
 
-def trajectories(lab: Lab, run: TrainResult, test: MemorySource, setting: GeometrySetting) -> Paths:
+def trajectories(
+    lab: kit.Lab, run: TrainResult, test: MemorySource, setting: GeometrySetting
+) -> Paths:
     """Ways of right examples out of their class, by gradient ascent on the loss."""
     pixels = Pixels(run.preprocessing, channels_last=False, device=lab.device)
-    images = channels_first(test).float().to(lab.device) / 255
+    images = kit.channels_first(test).float().to(lab.device) / 255
     labels = torch.from_numpy(test.labels.copy()).to(lab.device)
     with borrowed(run.model, lab.device):
         head = find_head(run.model, pixels.normalised(images[:2]))

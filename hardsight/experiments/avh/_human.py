@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.avh._models import (
     PAPER,
     SHORT,
@@ -18,17 +19,6 @@ from hardsight.experiments.avh._models import (
     density,
     gates_of,
     say,
-)
-from hardsight.experiments.lab import (
-    Cell,
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    Table,
-    experiment,
-    spread,
 )
 from hardsight.registry import SCORES
 from hardsight.report.figures import panels
@@ -70,7 +60,7 @@ _PAPER_TESTS = {
     }),
 }  # fmt: skip
 _STANDS_FOR = {"resnet18": "resnet50"}  # a network that the paper does not have
-_PAPER_BINS: Sequence[Sequence[Cell]] = (
+_PAPER_BINS: Sequence[Sequence[kit.Cell]] = (
     ("Number of samples", None, 29987, 837, 2732, 6541, 11066, 8811),
     ("AVH", 0.377, 0.36, 0.228, 0.125, 0.124, 0.103, 0.094),
     ("Model confidence", 0.337, 0.325, 0.192, 0.122, 0.102, 0.078, 0.056),
@@ -78,14 +68,14 @@ _PAPER_BINS: Sequence[Sequence[Cell]] = (
 )
 
 
-@experiment(
+@kit.experiment(
     "avh-human",
     title="Do the model's scores agree with people?",
     reproduces="Angular Visual Hardness, Tables 1, 2, 6-9, Figs. 5, 16, 19",
     scales={"smoke": SMOKE, "short": SHORT, "paper": PAPER},
     gates=lambda setting, data: gates_of(setting.dataset, data["accuracy"]),
 )
-def avh_human(lab: Lab, setting: ModelSetting) -> Result:
+def avh_human(lab: kit.Lab, setting: ModelSetting) -> kit.Result:
     """Holds every score of a network against how often people choose the label.
 
     {networks} are trained on {dataset} with seeds {seeds} and applied to its test split. CIFAR-10H
@@ -117,7 +107,7 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
             )
     main = _main_model(setting.models)
     who = subjects.annotators
-    return Result(
+    return kit.Result(
         tables=[
             _bin_table(studies[main], main, who),
             _quantile_table(studies[main], main, who),
@@ -146,20 +136,20 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
     )
 
 
-def _means(studies: Sequence[HumanStudy], name: str, which: str, count: int) -> list[Cell]:
+def _means(studies: Sequence[HumanStudy], name: str, which: str, count: int) -> list[kit.Cell]:
     """|Spearman| within bins; empty if too few examples are in one."""
     per_bin = (bin_values(studies, name, which, place) for place in range(count))
-    return [spread(values) if values else None for values in per_bin]
+    return [kit.spread(values) if values else None for values in per_bin]
 
 
-def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
+def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> kit.Table:
     counts = [group.n for group in studies[0].score(AVH).bins]
-    rows: list[list[Cell]] = [["Number of samples", None, studies[0].n, *counts]]
+    rows: list[list[kit.Cell]] = [["Number of samples", None, studies[0].n, *counts]]
     for name, title in TITLES.items():
         total = np.abs(spearman_of(studies, name))
-        whole = [spread(x.tolist()) if len(total) else None for x in (np.arctanh(total), total)]
+        whole = [kit.spread(x.tolist()) if len(total) else None for x in (np.arctanh(total), total)]
         rows.append([title, *whole, *_means(studies, name, "bins", len(BINS))])
-    return Table(
+    return kit.Table(
         f"Table 1: |Spearman| with the frequency of {who}, {say(model)}",
         ("score", "z-score", "total", *BINS),
         rows,
@@ -169,15 +159,15 @@ def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
     )
 
 
-def _quantile_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
+def _quantile_table(studies: Sequence[HumanStudy], model: str, who: str) -> kit.Table:
     bins = studies[0].score(AVH).quantile_bins
     edges = [
         f"[{group.low:.3g}, {group.high:.3g}{']' if group is bins[-1] else ')'}" for group in bins
     ]
-    rows: list[list[Cell]] = [["Number of samples", *(group.n for group in bins)]]
+    rows: list[list[kit.Cell]] = [["Number of samples", *(group.n for group in bins)]]
     for name, title in TITLES.items():
         rows.append([title, *_means(studies, name, "quantile_bins", len(bins))])
-    return Table(
+    return kit.Table(
         f"The same within quantile bins, {say(model)}",
         ("score", *edges),
         rows,
@@ -186,9 +176,9 @@ def _quantile_table(studies: Sequence[HumanStudy], model: str, who: str) -> Tabl
     )
 
 
-def _test_table(studies: Studies) -> Table:
-    rows: list[list[Cell]] = []
-    paper: list[list[Cell]] = []
+def _test_table(studies: Studies) -> kit.Table:
+    rows: list[list[kit.Cell]] = []
+    paper: list[list[kit.Cell]] = []
     for model, of_seeds in studies.items():
         for place, (method, title) in enumerate(METHODS.items()):
             tests = [study.comparisons[2 * place : 2 * place + 2] for study in of_seeds]
@@ -197,18 +187,18 @@ def _test_table(studies: Studies) -> Table:
                 continue
             ours, theirs = ([pair[k] for pair in tests] for k in (0, 1))
             first, second = ([getattr(own, key) for own in ours] for key in ("first", "second"))
-            z_scores = [spread(np.arctanh(values).tolist()) for values in (first, second)]
+            z_scores = [kit.spread(np.arctanh(values).tolist()) for values in (first, second)]
             rows.append([
-                say(model), title, spread(first), spread(second), *z_scores,
-                spread([other.z for other in theirs]),
+                say(model), title, kit.spread(first), kit.spread(second), *z_scores,
+                kit.spread([other.z for other in theirs]),
                 said_p(max(other.p / 2 if other.z > 0 else 1 - other.p / 2 for other in theirs)),
-                spread([own.z for own in ours]), said_p(max(own.p for own in ours)),
+                kit.spread([own.z for own in ours]), said_p(max(own.p for own in ours)),
             ])  # fmt: skip
             theirs_of = _PAPER_TESTS.get(_STANDS_FOR.get(model, model))
             if theirs_of is not None:
                 name, numbers = theirs_of
                 paper.append([name, title, *numbers[method], None, None])
-    return Table(
+    return kit.Table(
         "Tables 2, 6-9: AVH against model confidence",
         ("network", "coefficient", "with AVH", "with confidence", "Z avh", "Z mc",
          "Z value (independent)", "p, one-sided", "z (Steiger, dependent)", "p, two-sided"),
@@ -219,7 +209,7 @@ def _test_table(studies: Studies) -> Table:
     )  # fmt: skip
 
 
-def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str) -> Table:
+def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str) -> kit.Table:
     names = [score.name for score in next(iter(studies.values()))[0].scores if score.correlations]
     spearman = {name: [spearman_of(of, name) for of in studies.values()] for name in names}
     strength = {
@@ -227,12 +217,15 @@ def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who:
         for name, by_model in spearman.items()
         if all(by_model)
     }
-    rows: list[list[Cell]] = [
-        ["accuracy, %", *(spread([100 * value for value in accuracy[model]]) for model in studies)]
+    rows: list[list[kit.Cell]] = [
+        [
+            "accuracy, %",
+            *(kit.spread([100 * value for value in accuracy[model]]) for model in studies),
+        ]
     ]
     for name in sorted(strength, key=strength.__getitem__, reverse=True):
-        rows.append([name, *(spread(values) for values in spearman[name])])
-    return Table(
+        rows.append([name, *(kit.spread(values) for values in spearman[name])])
+    return kit.Table(
         f"Every score: Spearman with the frequency of {who}",
         ("score", *(say(model) for model in studies)),
         rows,
@@ -240,9 +233,9 @@ def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who:
     )
 
 
-def _hypothesis_table(studies: Studies) -> Table:
+def _hypothesis_table(studies: Studies) -> kit.Table:
     words = {True: "rejected", False: "not rejected", None: "not tested"}
-    rows: list[list[Cell]] = []
+    rows: list[list[kit.Cell]] = []
     for place, hypothesis in enumerate(every_run(studies)[0].hypotheses):
         cells = []
         for of_seeds in studies.values():
@@ -250,7 +243,7 @@ def _hypothesis_table(studies: Studies) -> Table:
             counted = {word: outcomes.count(word) for word in dict.fromkeys(outcomes)}
             cells.append(", ".join(f"{word} ({n})" for word, n in counted.items()))
         rows.append([hypothesis.name, hypothesis.says, hypothesis.paper, *cells])
-    return Table(
+    return kit.Table(
         "Hypotheses: the null hypothesis is ...",
         ("", "hypothesis", "paper", *(say(model) for model in studies)),
         rows,
@@ -294,7 +287,7 @@ def coefficients(studies: Studies) -> dict[str, Any]:
         for within in [score.within_class]
     ]
     measures = (*METHODS, "within_class")
-    grid = Grid.of(rows, "model", "score", measures=measures)
+    grid = kit.Grid.of(rows, "model", "score", measures=measures)
     return {
         measure: {
             model: {name: grid.values(measure, model=model, score=name)
@@ -307,7 +300,7 @@ def coefficients(studies: Studies) -> dict[str, Any]:
 
 def human_claims(
     studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str, main: str
-) -> list[Claim]:
+) -> list[kit.Claim]:
     """The paper's sentences, held against the studies."""
     return [
         _correlates(studies, "H1", AVH, f"AVH has a correlation with the frequency of {who}.",
@@ -332,7 +325,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):+.3f} to {max(values):+.3f}"
 
 
-def _correlates(studies: Studies, name: str, score: str, says: str, paper: str) -> Claim:
+def _correlates(studies: Studies, name: str, score: str, says: str, paper: str) -> kit.Claim:
     runs = every_run(studies)
     sign = -1 if SCORES[score].higher_is_harder else 1
     held = [
@@ -341,10 +334,10 @@ def _correlates(studies: Studies, name: str, score: str, says: str, paper: str) 
     ]
     seen = f"Spearman {_range(spearman_of(runs, score))}; null hypothesis rejected, in the expected"
     seen += f" direction, in {sum(held)} of {len(runs)} runs"
-    return Claim.of_runs(says, paper, seen, held)
+    return kit.Claim.of_runs(says, paper, seen, held)
 
 
-def _stronger(studies: Studies, who: str) -> Claim:
+def _stronger(studies: Studies, who: str) -> kit.Claim:
     runs = [study for study in every_run(studies) if study.comparisons]
     differences = [study.comparisons[0].difference for study in runs]
     ahead = [bool(_outcome(study, "H3")) for study in runs]
@@ -352,7 +345,7 @@ def _stronger(studies: Studies, who: str) -> Claim:
         study.comparisons[0].difference < 0 and study.comparisons[0].p < study.alpha
         for study in runs
     )
-    return Claim.of_runs(
+    return kit.Claim.of_runs(
         f"AVH has a stronger correlation with the frequency of {who} than model confidence.",
         "difference +0.014 (AlexNet) to +0.038 (DenseNet-121), p < 0.05 for all four networks",
         f"difference of |Spearman| {_range(differences)}; by the dependent test AVH is the "
@@ -361,10 +354,10 @@ def _stronger(studies: Studies, who: str) -> Claim:
     )
 
 
-def _no_norm(studies: Studies, who: str) -> Claim:
+def _no_norm(studies: Studies, who: str) -> kit.Claim:
     runs = every_run(studies)
     rejected = [bool(_outcome(study, "H4")) for study in runs]
-    return Claim.of_runs(
+    return kit.Claim.of_runs(
         f"The norm, scaled within its class, has no correlation with the frequency of {who}.",
         "Spearman 0.0017, p > 0.05",
         f"Spearman {_range(spearman_of(runs, NORM))}; a correlation is shown in {sum(rejected)} of "
@@ -373,7 +366,7 @@ def _no_norm(studies: Studies, who: str) -> Claim:
     )
 
 
-def _better_models(studies: Studies, accuracy: Mapping[str, Sequence[float]]) -> Claim:
+def _better_models(studies: Studies, accuracy: Mapping[str, Sequence[float]]) -> kit.Claim:
     points = [
         (float(np.mean(accuracy[model])), -float(np.mean(np.abs(spearman_of(of_seeds, AVH)))))
         for model, of_seeds in studies.items()
@@ -383,7 +376,7 @@ def _better_models(studies: Studies, accuracy: Mapping[str, Sequence[float]]) ->
         f"{say(model)} {100 * point[0]:.1f} %: {-point[1]:.3f}"
         for model, point in zip(studies, points, strict=True)
     )
-    return Claim(
+    return kit.Claim(
         "Better models tend to have higher coefficients.",
         "0.339 (AlexNet), 0.349 (VGG-19), 0.360 (ResNet-50), 0.367 (DenseNet-121)",
         f"{agree} of {pairs} pairs of networks agree; accuracy and |Spearman| of AVH: {listed}",
@@ -391,7 +384,7 @@ def _better_models(studies: Studies, accuracy: Mapping[str, Sequence[float]]) ->
     )
 
 
-def _weaker_where_easy(studies: Sequence[HumanStudy], model: str) -> Claim:
+def _weaker_where_easy(studies: Sequence[HumanStudy], model: str) -> kit.Claim:
     """Of the bins with enough examples, the hardest against the easiest."""
     says = (
         "The correlation of AVH within a bin is weakest among the easiest examples (the numbers of "
@@ -404,9 +397,9 @@ def _weaker_where_easy(studies: Sequence[HumanStudy], model: str) -> Claim:
         at for at, n in enumerate(counts) if n >= _ENOUGH and len(per_bin[at]) == len(studies)
     ]
     if len(usable) < 2:
-        return Claim(says, paper, f"fewer than two bins hold {_ENOUGH} examples", None)
+        return kit.Claim(says, paper, f"fewer than two bins hold {_ENOUGH} examples", None)
     hard, easy = usable[0], usable[-1]
-    in_hard, in_easy = spread(per_bin[hard]), spread(per_bin[easy])
+    in_hard, in_easy = kit.spread(per_bin[hard]), kit.spread(per_bin[easy])
     # the bins hold different examples, so here the in_easy coefficients are independent
     error = np.sqrt(1 / (counts[hard] - 3) + 1 / (counts[easy] - 3))
     z = float((np.arctanh(in_hard.mean) - np.arctanh(in_easy.mean)) / error)
@@ -414,7 +407,7 @@ def _weaker_where_easy(studies: Sequence[HumanStudy], model: str) -> Claim:
         f"{say(model)}: {in_hard} in {BINS[hard]} (n {counts[hard]}), {in_easy} in {BINS[easy]} "
         f"(n {counts[easy]}), z of the difference {z:.2f}"
     )
-    return Claim(says, paper, seen, None if abs(z) < 1.96 else z > 0)
+    return kit.Claim(says, paper, seen, None if abs(z) < 1.96 else z > 0)
 
 
 def _unit(values: Floats) -> Floats:
@@ -423,7 +416,9 @@ def _unit(values: Floats) -> Floats:
     return scaled
 
 
-def three_panels(lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str) -> Figure:
+def three_panels(
+    lab: kit.Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str
+) -> kit.Figure:
     """Human frequency against AVH, confidence and norm (Fig. 5)."""
     figure, axes = panels(1, 3, width=3.8, height=3.2)
     for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
@@ -440,7 +435,9 @@ def three_panels(lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, mo
     )  # fmt: skip
 
 
-def by_model(lab: Lab, columns: Mapping[str, Mapping[str, Floats]], subjects: Subjects) -> Figure:
+def by_model(
+    lab: kit.Lab, columns: Mapping[str, Mapping[str, Floats]], subjects: Subjects
+) -> kit.Figure:
     """Human frequency against AVH, network by network (Fig. 16)."""
     figure, axes = panels(1, len(columns), width=3.8, height=3.2)
     for axis, (model, scores) in zip(axes, columns.items(), strict=True):
@@ -482,8 +479,8 @@ def group_frequency(counts: NDArray[Any], group: Sequence[int]) -> Floats:
 
 
 def by_granularity(
-    lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str
-) -> Figure:
+    lab: kit.Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str
+) -> kit.Figure:
     """Human frequency of groups of classes against the norm (Fig. 19)."""
     test = subjects.test
     assert test.human_counts is not None

@@ -19,7 +19,7 @@ from hardsight.data import (
     with_uniform_noise,
 )
 from hardsight.errors import StatisticError
-from hardsight.experiments.lab import DATASETS, Gate, Lab
+from hardsight.experiments import lab as kit
 from hardsight.report import figures
 from hardsight.run.study import Histories, read_histories
 from hardsight.run.train import TrainResult
@@ -97,11 +97,11 @@ PAPER = ModelSetting(
 )  # fmt: skip
 
 
-def gates_of(dataset: str, accuracy: Mapping[str, Sequence[float]]) -> list[Gate]:
+def gates_of(dataset: str, accuracy: Mapping[str, Sequence[float]]) -> list[kit.Gate]:
     """What the networks must reach on a dataset, and do; accuracies are shares, one per seed."""
     return [
-        Gate(f"{DATASETS.get(dataset, dataset)}, {say(model)}", f"{dataset}/{model}",
-             [100 * share for share in shares])
+        kit.Gate(f"{kit.DATASETS.get(dataset, dataset)}, {say(model)}", f"{dataset}/{model}",
+                 [100 * share for share in shares])
         for model, shares in accuracy.items()
     ]  # fmt: skip
 
@@ -120,7 +120,7 @@ class Subjects:
         rows: which test pictures are watched at every level of degradation.
     """
 
-    def __init__(self, lab: Lab, setting: ModelSetting) -> None:
+    def __init__(self, lab: kit.Lab, setting: ModelSetting) -> None:
         self._lab, self._setting = lab, setting
         name = setting.dataset
         self._train = lab.source(name, "train", limit=setting.train_limit)

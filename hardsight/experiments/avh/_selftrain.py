@@ -14,20 +14,10 @@ from PIL import Image
 
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError
+from hardsight.experiments import lab as kit
 from hardsight.experiments.avh._models import degraded
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    experiment,
-    spread,
-)
 from hardsight.registry import unknown_name
-from hardsight.report.figures import legend, panels
+from hardsight.report.figures import panels
 from hardsight.run.adapt import ADAPT_RULES, AdaptResult, adapt
 from hardsight.run_folder import read_parquet
 
@@ -110,7 +100,7 @@ _SMOKE = Setting(
 Runs = dict[tuple[str, int], AdaptResult]  # by pair and seed
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     classes = data["classes"]
     rows = (
         {"pair": pair, "rule": rule, "seed": seed}
@@ -119,7 +109,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         for seed in setting.seeds
         for rule in setting.rules
     )
-    grid = Grid.of(rows, "pair", "rule")
+    grid = kit.Grid.of(rows, "pair", "rule")
     by_class = [
         grid.at(pair=pair).table(
             f"Accuracy by class, {_arrow(pair)} (as Table 3)",
@@ -147,7 +137,7 @@ def _numbers(rounds: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> dic
     }
 
 
-def _questions(grid: Grid) -> list[Question]:
+def _questions(grid: kit.Grid) -> list[kit.Question]:
     """Of means over the pairs of domains: a seed counts once."""
     # what is said, paper, measure, rule, other rule, more of the question
     asked: Sequence[tuple[str, str, str, str, str, dict[str, Any]]] = (
@@ -180,14 +170,14 @@ def _questions(grid: Grid) -> list[Question]:
     ]
 
 
-@experiment(
+@kit.experiment(
     "avh-selftrain",
     title="Self-training with angular visual confidence against CBST and CRST",
     reproduces="Angular Visual Hardness, Tables 3 and 4, Figures 6 and 21",
     scales={"smoke": _SMOKE, "short": Setting()},
     asks=_asks,
 )
-def avh_selftrain(lab: Lab, setting: Setting) -> Result:
+def avh_selftrain(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Every rule and baseline starts from the same source model of each seed.
 
     All run the same rounds: predict the target, select a growing portion of each class (20 % by 5
@@ -215,13 +205,13 @@ def avh_selftrain(lab: Lab, setting: Setting) -> Result:
         }
         for (pair, seed), done in runs.items()
     }
-    return Result(
+    return kit.Result(
         figures=[_by_round(lab, runs, setting), *_pictures(lab, runs, setting)],
         data={"classes": next(iter(runs.values())).classes, **numbers},
     )
 
 
-def _domains(lab: Lab, setting: Setting, pair: str) -> tuple[MemorySource, MemorySource]:
+def _domains(lab: kit.Lab, setting: Setting, pair: str) -> tuple[MemorySource, MemorySource]:
     if ">" in pair:
         source, _, target = pair.partition(">")
         first, second = (
@@ -237,7 +227,7 @@ def _domains(lab: Lab, setting: Setting, pair: str) -> tuple[MemorySource, Memor
 
 
 def _adapted(
-    lab: Lab, setting: Setting, pair: str, seed: int, source: MemorySource, target: MemorySource
+    lab: kit.Lab, setting: Setting, pair: str, seed: int, source: MemorySource, target: MemorySource
 ) -> AdaptResult:
     lab.step(f"{pair}, seed {seed}: {len(source):,} labelled, {len(target):,} target examples")
     settings: dict[str, Any] = {
@@ -266,7 +256,7 @@ def _stage(epochs: int, lr: float) -> dict[str, Any]:
     return {"epochs": epochs, "optimizer": {"name": "adamw", "lr": lr}}
 
 
-def _overview(grid: Grid, setting: Setting) -> Table:
+def _overview(grid: kit.Grid, setting: Setting) -> kit.Table:
     means = grid.mean_over("pair")
     return grid.table(
         "Mean class accuracy after the last round",
@@ -286,13 +276,13 @@ def _arrow(pair: str) -> str:
     return pair.replace(">", " → ")
 
 
-def _quality(grid: Grid) -> Table:
+def _quality(grid: kit.Grid) -> kit.Table:
     selecting = [rule for rule in grid.names("rule") if rule not in (_SOURCE, "bn-only", "entropy")]
     return grid.only(rule=selecting).table(
         "What is selected in the first round (as Table 4)",
         {"rule": "rule"},
         {
-            title: lambda runs, _, key=key: spread(runs.frame[key].tolist())
+            title: lambda runs, _, key=key: kit.spread(runs.frame[key].tolist())
             for title, key in _QUALITY.items()
         },
         note="Mean ± standard deviation over pairs and seeds; all rules see the same predictions. "
@@ -310,8 +300,8 @@ def _last(done: AdaptResult, rule: str) -> float:
     return 100 * float(done.runs[rule].rounds[-1]["evaluation"]["mean_class_accuracy"])
 
 
-def _by_round(lab: Lab, runs: Runs, setting: Setting) -> Figure:
-    figure, axes = panels(1, len(setting.pairs), width=3.4)
+def _by_round(lab: kit.Lab, runs: Runs, setting: Setting) -> kit.Figure:
+    figure, axes = panels(1, len(setting.pairs), width=3.4, ylabel="mean class accuracy (%)")
     for axis, pair in zip(axes, setting.pairs, strict=True):
         for rule in setting.rules:
             series = [
@@ -327,8 +317,6 @@ def _by_round(lab: Lab, runs: Runs, setting: Setting) -> Figure:
             style = {"linestyle": "--", "color": "#1f1f1f"} if rule == _SOURCE else {}
             axis.plot(range(setting.rounds + 1), np.mean(full, axis=0), label=rule, **style)
         axis.set(title=_arrow(pair), xlabel="round", xticks=range(setting.rounds + 1))
-    axes[0].set_ylabel("mean class accuracy (%)")
-    legend(figure)
     ends = "; ".join(
         f"{rule} {np.mean([_last(done, rule) for done in runs.values()]):.1f} %"
         for rule in setting.rules
@@ -341,7 +329,7 @@ def _by_round(lab: Lab, runs: Runs, setting: Setting) -> Figure:
     )  # fmt: skip
 
 
-def _pictures(lab: Lab, runs: Runs, setting: Setting) -> list[Figure]:
+def _pictures(lab: kit.Lab, runs: Runs, setting: Setting) -> list[kit.Figure]:
     """What only one of the two rules selects, from the run that kept pictures (Fig. 21)."""
     if not {_AVH, _CBST} <= set(setting.rules):
         return []

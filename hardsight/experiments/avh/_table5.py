@@ -11,23 +11,11 @@ from numpy.typing import NDArray
 
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError
+from hardsight.experiments import lab as kit
 from hardsight.experiments.avh._models import degraded
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Gate,
-    Grid,
-    Lab,
-    Outputs,
-    Result,
-    Table,
-    experiment,
-    networks_table,
-    seed_dots,
-)
 from hardsight.geometry import pairwise_angles
 from hardsight.registry import unknown_name
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.train import TrainResult
 
 _DIGITS = "builtin:digits"
@@ -109,18 +97,19 @@ class Setting:
         )
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    grid = Grid.read(data, setting.seeds, "model", "loss", "domain")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    grid = kit.Grid.read(data, setting.seeds, "model", "loss", "domain")
     means = grid.mean_over("domain")
     by_domain = grid.frame.groupby(["model", "loss", "domain"])["test"].mean()
     better = {
         model: int((by_domain[model, _ANGULAR] > by_domain[model, _PLAIN]).sum()) for model in data
     }
     gates = {
-        model: Gate(model, f"{setting.dataset}/{model}", means.values("test", model=model,
-                                                                      loss=_PLAIN))
+        model: kit.Gate(
+            model, f"{setting.dataset}/{model}", means.values("test", model=model, loss=_PLAIN)
+        )
         for model in data
-    }  # fmt: skip
+    }
     questions = [
         means.at(model=model).question(
             f"{model}: the AVH loss generalises better than cross-entropy to an unseen domain",
@@ -132,10 +121,10 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         for model in data
     ]  # fmt: skip
     tables = [_table(grid, means, setting.domains), _choices(grid, data)]
-    return [*tables, networks_table(list(gates.values()))], questions
+    return [*tables, kit.networks_table(list(gates.values()))], questions
 
 
-@experiment(
+@kit.experiment(
     "avh-table5",
     title="The AVH loss on a domain that training never saw",
     reproduces="Angular Visual Hardness, Table 5",
@@ -148,7 +137,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     },
     asks=_asks,
 )  # fmt: skip
-def avh_table5(lab: Lab, setting: Setting) -> Result:
+def avh_table5(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Leaves each domain out once, trains on the others, and tests on the one left out.
 
     CNN-10 of Appendix F (cnn10) starts at random, while the paper's starts from its own ImageNet
@@ -175,8 +164,8 @@ def avh_table5(lab: Lab, setting: Setting) -> Result:
             data[model][_ANGULAR][left_out] = training.measured(scale) | {
                 "validation_by_scale": {f"{scale:g}": value for scale, value in tried.items()}
             }
-    grid = Grid.read(data, setting.seeds, "model", "loss", "domain")
-    return Result(figures=[_figure(lab, grid)], data=data)
+    grid = kit.Grid.read(data, setting.seeds, "model", "loss", "domain")
+    return kit.Result(figures=[_figure(lab, grid)], data=data)
 
 
 @dataclass(frozen=True)
@@ -192,7 +181,7 @@ class LeftOut:
         test: the domain left out.
     """
 
-    lab: Lab
+    lab: kit.Lab
     setting: Setting
     at: int
     train: MemorySource
@@ -239,13 +228,13 @@ class LeftOut:
         )  # fmt: skip
 
 
-def angular_accuracy(outputs: Outputs) -> float:
+def angular_accuracy(outputs: kit.Outputs) -> float:
     """Percent of examples that are nearest in angle to the weight of their class.
 
     Example:
         >>> import torch
         >>> axes = torch.eye(2)
-        >>> rows = Outputs(axes, axes, torch.tensor([0, 0]), axes, None)
+        >>> rows = kit.Outputs(axes, axes, torch.tensor([0, 0]), axes, None)
         >>> angular_accuracy(rows)
         50.0
     """
@@ -253,7 +242,7 @@ def angular_accuracy(outputs: Outputs) -> float:
     return 100 * float((angles.argmin(dim=1) == outputs.labels).double().mean())
 
 
-def _domain(lab: Lab, setting: Setting, name: str, size: int) -> MemorySource:
+def _domain(lab: kit.Lab, setting: Setting, name: str, size: int) -> MemorySource:
     """All examples of a domain; digits are made into one by a degradation."""
     if setting.dataset == _DIGITS:
         digits = lab.source(_DIGITS, "train", limit=600)
@@ -301,7 +290,7 @@ def held_apart(source: MemorySource, share: float) -> tuple[MemorySource, Memory
     return source.subset(np.sort(order[held_out:])), source.subset(np.sort(order[:held_out]))
 
 
-def _table(grid: Grid, means: Grid, domains: Sequence[str]) -> Table:
+def _table(grid: kit.Grid, means: kit.Grid, domains: Sequence[str]) -> kit.Table:
     comparisons = means.compared("test", {
         model: ({"model": model, "loss": _ANGULAR}, {"model": model, "loss": _PLAIN})
         for model in grid.names("model")
@@ -330,8 +319,8 @@ def _table(grid: Grid, means: Grid, domains: Sequence[str]) -> Table:
     )
 
 
-def _choices(grid: Grid, data: Mapping[str, Any]) -> Table:
-    def tried(_: Grid, model: str, domain: str) -> str:
+def _choices(grid: kit.Grid, data: Mapping[str, Any]) -> kit.Table:
+    def tried(_: kit.Grid, model: str, domain: str) -> str:
         by_scale = data[model][_ANGULAR][domain]["validation_by_scale"]
         return ", ".join(f"{scale}: {value:.2f}" for scale, value in by_scale.items())
 
@@ -348,7 +337,7 @@ def _choices(grid: Grid, data: Mapping[str, Any]) -> Table:
     )
 
 
-def _figure(lab: Lab, grid: Grid) -> Figure:
+def _figure(lab: kit.Lab, grid: kit.Grid) -> kit.Figure:
     models, domains = grid.names("model"), grid.names("domain")
     figure, axes = panels(1, len(models), width=4.2, height=2.8)
     for ax, model in zip(axes, models, strict=True):
@@ -356,12 +345,13 @@ def _figure(lab: Lab, grid: Grid) -> Figure:
             for column, name in enumerate(domains):
                 values = grid.values("test", model=model, loss=loss, domain=name)
                 label = loss if column == 0 else None
-                seed_dots(ax, column + 0.3 * (at - 0.5), values, colour, width=0.12, label=label)
+                kit.seed_dots(
+                    ax, column + 0.3 * (at - 0.5), values, colour, width=0.12, label=label
+                )
         ax.set_xticks(range(len(domains)), [name.replace("_", " ") for name in domains])
         ax.set(title=model, ylabel="accuracy, %" if ax is axes[0] else "")
-    legend(figure)
     return lab.figure(
         figure, "domains",
-        caption="Accuracy on the domain left out: a point per seed, the bar at their mean.",
+        caption=f"Accuracy on the domain left out: {kit.DOTS}.",
         alt="Points of accuracy per domain for both losses, one panel per model.",
     )  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hardsight.data import MemorySource
 from hardsight.evaluate import Normalisation, ensemble_attack, fgsm, pgd
-from hardsight.experiments.lab import Lab
+from hardsight.experiments import lab as kit
 from hardsight.heads import logits_of
 from hardsight.run.loop import borrowed, generator
 from hardsight.run.train import TrainResult
@@ -33,7 +33,7 @@ class Attacked:
         source: images and labels.
     """
 
-    def __init__(self, lab: Lab, run: TrainResult, source: MemorySource) -> None:
+    def __init__(self, lab: kit.Lab, run: TrainResult, source: MemorySource) -> None:
         how = run.preprocessing
         self.model, self.normalisation = run.model, Normalisation(how.mean, how.std)
         self.inputs = lab.inputs(run, source)
@@ -87,7 +87,12 @@ class Attacked:
 
 
 def curve(
-    lab: Lab, run: TrainResult, test: MemorySource, kind: str, radii: Sequence[float], steps: int
+    lab: kit.Lab,
+    run: TrainResult,
+    test: MemorySource,
+    kind: str,
+    radii: Sequence[float],
+    steps: int,
 ) -> list[float]:
     """Accuracy in per cent at each radius of one kind of attack."""
     norm, loss = "l2" if "L2" in kind else "linf", "margin" if "margin" in kind else "cross_entropy"
@@ -105,7 +110,7 @@ def curve(
 
 
 def published_curve(
-    lab: Lab, run: TrainResult, test: MemorySource, kind: str, radii: Sequence[float]
+    lab: kit.Lab, run: TrainResult, test: MemorySource, kind: str, radii: Sequence[float]
 ) -> list[float]:
     """Accuracy in per cent at each radius of the published attack, without or with a clamp."""
 
@@ -123,7 +128,7 @@ def published_curve(
 
 
 def checks(
-    lab: Lab, run: TrainResult, rival: TrainResult | None, test: MemorySource, *, radius: float,
+    lab: kit.Lab, run: TrainResult, rival: TrainResult | None, test: MemorySource, *, radius: float,
     steps: int, ensemble_steps: int = 0,
 ) -> dict[str, float]:  # fmt: skip
     """Accuracy in per cent under ever stronger attacks of one radius, and under all of them.

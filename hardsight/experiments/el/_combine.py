@@ -8,19 +8,10 @@ from functools import partial
 from typing import Any
 
 from hardsight.evaluate import calibration_error, pgd
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._attacks import Attacked
 from hardsight.experiments.el._recipes import Task
-from hardsight.experiments.lab import (
-    Asked,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    experiment,
-    networks_table,
-)
 from hardsight.run.loop import borrowed
 
 BASES = ("cross-entropy", "focal loss", "label smoothing", "large margin", "adversarial training")
@@ -67,19 +58,19 @@ class Setting(recipes.Recipe):
         return start if self.blend_decay == 1 else f"{start}, times {self.blend_decay:g} every step"
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     bases = {base: data[base] for base in setting.bases}
-    grid = Grid.read(bases, setting.seeds, "base", "bonus")
+    grid = kit.Grid.read(bases, setting.seeds, "base", "bonus")
     note = setting.note(data["lost"], "Differences are paired over seeds, with a 95 % interval.")
     task = Task.named(setting.task)
     tables = [_table(task.title, grid, measure, note) for measure in MEASURES]
     plain = {"base": "cross-entropy", "bonus": "original"}
     gate = task.gate(grid.values("accuracy", **plain) if plain["base"] in bases else [])
-    return [*tables, networks_table([gate])], _questions(grid, gate.weak)
+    return [*tables, kit.networks_table([gate])], _questions(grid, gate.weak)
 
 
-def _table(title: str, grid: Grid, measure: str, note: str) -> Table:
-    def difference(runs: Grid, *_: str) -> str:
+def _table(title: str, grid: kit.Grid, measure: str, note: str) -> kit.Table:
+    def difference(runs: kit.Grid, *_: str) -> str:
         pair = ({"bonus": "with_bonus"}, {"bonus": "original"})
         return runs.compared(measure, {"": pair})[""].interval
 
@@ -88,7 +79,7 @@ def _table(title: str, grid: Grid, measure: str, note: str) -> Table:
     return grid.table(f"{title}: {measure}, %, {direction}", {"base": "recipe"}, columns, note=note)
 
 
-def _questions(grid: Grid, weak: str) -> list[Question]:
+def _questions(grid: kit.Grid, weak: str) -> list[kit.Question]:
     bases, plain, smooth = grid.names("base"), "cross-entropy", "label smoothing"
     asked = [  # what is said, paper, measure, base, base to compare with
         *((f"the bonus makes {base} more accurate", "in the appendix", "accuracy", base, base)
@@ -108,7 +99,7 @@ def _questions(grid: Grid, weak: str) -> list[Question]:
     ]  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "el-combine",
     title="Does the bonus add to other improvements?",
     reproduces="Encouraging Loss, Section 4.6 and its appendix",
@@ -126,7 +117,7 @@ def _questions(grid: Grid, weak: str) -> list[Question]:
     },
     asks=_asks,
 )  # fmt: skip
-def el_combine(lab: Lab, setting: Setting) -> Result:
+def el_combine(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains recipes without and with the bonus (LE = {log_end}), on {networks}: {bases}.
 
     They are focal loss with gamma {gamma}, label smoothing of {smoothing}, large-margin softmax
@@ -145,12 +136,12 @@ def el_combine(lab: Lab, setting: Setting) -> Result:
         for bonus in _BONUS
         for seed in setting.seeds
     ]
-    grid = Grid.of(rows, "base", "bonus", measures=tuple(MEASURES))
+    grid = kit.Grid.of(rows, "base", "bonus", measures=tuple(MEASURES))
     words = {"original": "", "with_bonus": " with the bonus"}
     lost = {
         f"{base}{words[bonus]}": count for (base, bonus), count in grid.lost("accuracy").items()
     }
-    return Result(data={**grid.data(), "lost": lost})
+    return kit.Result(data={**grid.data(), "lost": lost})
 
 
 def recipe_of(setting: Setting, base: str, has_bonus: bool) -> dict[str, Any]:
@@ -177,7 +168,9 @@ def recipe_of(setting: Setting, base: str, has_bonus: bool) -> dict[str, Any]:
     return changes
 
 
-def _measured(lab: Lab, setting: Setting, recipe: Mapping[str, Any], seed: int) -> dict[str, float]:
+def _measured(
+    lab: kit.Lab, setting: Setting, recipe: Mapping[str, Any], seed: int
+) -> dict[str, float]:
     """Each measure of one model, in per cent; nothing if its run was lost."""
     task = Task.named(setting.task)
     fit = recipes.fitted(lab, task, setting, seed=seed, **recipe)

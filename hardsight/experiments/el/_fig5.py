@@ -11,21 +11,11 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import ConfigError
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Outputs,
-    Result,
-    band,
-    experiment,
-    networks_table,
-)
 from hardsight.registry import unknown_name
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 
 _NEW_HEAD = 92.98 - 91.69  # points that the paper gains by a new head
 _MEASURES = {
@@ -52,8 +42,8 @@ class Setting(recipes.Recipe):
     head_epochs: int = 3
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    grid = Grid.read(data, setting.seeds, "loss")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    grid = kit.Grid.read(data, setting.seeds, "loss")
     el = recipes.normal_or_last(grid.names("loss"))
     lost = {loss: part["lost"] for loss, part in data.items()}
     lost |= {f"a new head on {loss}": part["lost_heads"] for loss, part in data.items()}
@@ -77,7 +67,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     )
     # a new head on cross-entropy's own features is as accurate as the network
     gate = Task.named(setting.task).gate(grid.values("new_head", loss="CE"))
-    return [table, networks_table([gate])], [
+    return [table, kit.networks_table([gate])], [
         grid.question(
             *words, measure, {"loss": el}, {"loss": "CE"}, weak=gate.weak,
             effect=_NEW_HEAD if measure == "new_head" else 0.0,
@@ -86,7 +76,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     ]  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "el-fig5",
     title="Conditional energy, and a new head on frozen features",
     reproduces="Encouraging Loss, Figures 1 and 5, Section 4.3",
@@ -102,7 +92,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     },
     asks=_asks,
 )
-def el_fig5(lab: Lab, setting: Setting) -> Result:
+def el_fig5(lab: kit.Lab, setting: Setting) -> kit.Result:
     """The energy E(y|x) = -z_y of each class, averaged over the test examples of one class.
 
     The models are those of el-table1 (the paper: LE = 1, ResNet-50). Sharpness is the mean energy
@@ -135,11 +125,11 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
             "lost": runs.count(None),
             "lost_heads": heads.count(None) - runs.count(None),
         }
-    return Result(figures=[_figure(lab, setting, test.classes, energies)], data=data)
+    return kit.Result(figures=[_figure(lab, setting, test.classes, energies)], data=data)
 
 
 def _new_head(
-    lab: Lab, setting: Setting, task: Task, fit: recipes.Fitted, seed: int
+    lab: kit.Lab, setting: Setting, task: Task, fit: recipes.Fitted, seed: int
 ) -> float | None:
     """Test accuracy in per cent of a new head on frozen features."""
     started = {"name": task.model, "weights": str(fit.run.folder / "model.safetensors")}
@@ -150,7 +140,7 @@ def _new_head(
     return None if again is None else again.test
 
 
-def sharpness(outputs: Outputs) -> tuple[float, float]:
+def sharpness(outputs: kit.Outputs) -> tuple[float, float]:
     """Mean energy of other classes minus that of the own; and in deviations of all energies."""
     energy, labels = -outputs.logits.double(), outputs.labels
     own = energy.gather(1, labels[:, None]).squeeze(1)
@@ -159,30 +149,28 @@ def sharpness(outputs: Outputs) -> tuple[float, float]:
     return apart, apart / max(float(energy.std()), 1e-12)  # a model may say nothing at all
 
 
-def mean_energies(outputs: Outputs) -> Tensor:
+def mean_energies(outputs: kit.Outputs) -> Tensor:
     """Mean energy of class ``column`` over the examples of class ``row``, ``[C, C]``."""
     classes = outputs.logits.shape[1]
     return torch.stack([-outputs.logits[outputs.labels == c].mean(dim=0) for c in range(classes)])
 
 
 def _figure(
-    lab: Lab, setting: Setting, classes: Sequence[str], energies: Mapping[str, Sequence[Tensor]]
-) -> Figure:
-    figure, axes = panels(1, len(setting.targets), width=4.8)
+    lab: kit.Lab, setting: Setting, classes: Sequence[str], energies: Mapping[str, Sequence[Tensor]]
+) -> kit.Figure:
+    figure, axes = panels(1, len(setting.targets), width=4.8, ylabel="mean energy E(y|x)")
     places = np.arange(len(classes))
     for place, target in zip(axes, setting.targets, strict=True):
         row = classes.index(target)
         for colour, (loss, each) in zip(COLOURS, energies.items(), strict=False):
             levels = [energy[row].numpy() for energy in each]
-            band(place, places, levels, colour, loss, marker="o")
+            kit.band(place, places, levels, colour, loss, marker="o")
         place.axvline(row, color="grey", lw=0.8, linestyle=":")
         place.set_xticks(places, classes, rotation=45, ha="right")
         place.set_title(f"examples of class “{target}”")
-    axes[0].set_ylabel("mean energy E(y|x)")
-    legend(figure)
     return lab.figure(
         figure, "energy",
         caption="Mean conditional energy of each class over the test examples of one class (dotted "
-        "line); lower is more likely. Bands are one standard deviation over seeds.",
+        f"line); lower is more likely; {kit.BANDS}.",
         alt="Energy against class, one line per loss, with a dip at the examples' own class.",
     )  # fmt: skip

@@ -8,20 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Outputs,
-    Question,
-    Result,
-    experiment,
-    networks_table,
-)
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.scores import logit_margin
 
 _COLUMNS = ("median", "1st percentile", "negative, %", "median, relative")
@@ -35,10 +25,10 @@ class Setting(recipes.Recipe):
     log_ends: tuple[float, ...] = (0.75, 1.0)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     tables, questions, gates = [], [], []
     for name, part in data.items():
-        task, grid = Task.named(name), Grid.read(part, setting.seeds, "loss")
+        task, grid = Task.named(name), kit.Grid.read(part, setting.seeds, "loss")
         # a margin below 0 is a mistake
         gates.append(task.gate([100 - wrong for wrong in grid.values("negative, %", loss="CE")]))
         questions += _questions(task.title, grid, gates[-1].weak)
@@ -57,10 +47,10 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
                 else None,
             )
         )
-    return [*tables, networks_table(gates)], questions
+    return [*tables, kit.networks_table(gates)], questions
 
 
-def _questions(title: str, grid: Grid, weak: str) -> list[Question]:
+def _questions(title: str, grid: kit.Grid, weak: str) -> list[kit.Question]:
     el, ce = {"loss": recipes.normal_or_last(grid.names("loss"))}, {"loss": "CE"}
     medians = np.array([grid.values("median", **loss) for loss in (el, ce)])
     both = medians[:, ~np.isnan(medians).any(axis=0)]
@@ -77,7 +67,7 @@ def _questions(title: str, grid: Grid, weak: str) -> list[Question]:
     ]  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "el-fig6",
     title="Margins under cross-entropy and Encouraging Loss",
     reproduces="Encouraging Loss, Figures 1 and 6",
@@ -88,7 +78,7 @@ def _questions(title: str, grid: Grid, weak: str) -> list[Question]:
     },
     asks=_asks,
 )
-def el_fig6(lab: Lab, setting: Setting) -> Result:
+def el_fig6(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Margins, the logit of the label minus the largest other one, on test examples.
 
     The models are those of el-table1 (the paper: LE = 1, ResNet-50 on CIFAR-10). A margin in
@@ -113,11 +103,11 @@ def el_fig6(lab: Lab, setting: Setting) -> Result:
             ]
             drawn[loss] = [pair for pair in margins if pair is not None]
         figures.append(_figure(lab, task, drawn))
-        data[name] = Grid.of(rows, "loss", measures=_COLUMNS).data(lost="median")
-    return Result(figures=figures, data=data)
+        data[name] = kit.Grid.of(rows, "loss", measures=_COLUMNS).data(lost="median")
+    return kit.Result(figures=figures, data=data)
 
 
-def margins_and_scale(outputs: Outputs) -> tuple[Any, float]:
+def margins_and_scale(outputs: kit.Outputs) -> tuple[Any, float]:
     """Margins ``[N]``, and the mean over examples of the deviation of their logits."""
     logits = outputs.logits.double()
     margins = logit_margin(logits, outputs.labels)
@@ -132,8 +122,8 @@ def margin_measures(margins: Any, scale: float) -> dict[str, float]:
     return dict(zip(_COLUMNS, numbers, strict=True))
 
 
-def _figure(lab: Lab, task: Task, margins: Mapping[str, list[tuple[Any, float]]]) -> Figure:
-    figure, axes = panels(1, 2, width=4.0)
+def _figure(lab: kit.Lab, task: Task, margins: Mapping[str, list[tuple[Any, float]]]) -> kit.Figure:
+    figure, axes = panels(1, 2, width=4.0, ylabel="density of test examples")
     for place, is_relative in zip(axes, (False, True), strict=True):
         values = {
             loss: np.concatenate([margin / (scale if is_relative else 1) for margin, scale in each])
@@ -149,8 +139,6 @@ def _figure(lab: Lab, task: Task, margins: Mapping[str, list[tuple[Any, float]]]
         place.axvline(0, color="grey", lw=0.8, linestyle=":")
         place.set_xlabel("margin / scale of the logits" if is_relative else "margin, logits")
         place.set_yticks([])
-    axes[0].set_ylabel("density of test examples")
-    legend(figure)
     return lab.figure(
         figure, f"margins-{task.dataset.replace(':', '-')}",
         caption=f"{task.title}: margins of test examples of all seeds; left of 0 are errors. Left: "

@@ -9,23 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _attacks as attacks
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Fitted, Task
-from hardsight.experiments.lab import (
-    Asked,
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    band,
-    experiment,
-    networks_table,
-)
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.run.train import TrainResult
 
 KINDS = ("FGSM", "PGD, L∞", "PGD, L2")
@@ -97,7 +85,7 @@ class Setting(recipes.Recipe):
         )
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     task, lost = Task.named(setting.task), data["lost"]
     curves = _grid(setting, setting.kinds, data["curves"])
     rows = (
@@ -105,17 +93,17 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         for loss, each in data["checks"].items()
         for seed, check in zip(setting.seeds, each, strict=True)
     )
-    checks = Grid.of(rows, "loss", measures=["PGD", attacks.STRONGEST])
+    checks = kit.Grid.of(rows, "loss", measures=["PGD", attacks.STRONGEST])
     tables = [_checks_table(setting, task, checks, lost), _curves_table(setting, curves, lost)]
     if data.get("published"):
         published = _grid(setting, tuple(attacks.PUBLISHED), data["published"])
         tables.append(_published_table(setting, published, lost))
         curves = curves.joined(published)
     gate = task.gate(_reached(setting, data, curves))
-    return [*tables, networks_table([gate])], _asked(setting, curves, checks, gate.weak)
+    return [*tables, kit.networks_table([gate])], _asked(setting, curves, checks, gate.weak)
 
 
-def _reached(setting: Setting, data: Mapping[str, Any], curves: Grid) -> Sequence[float]:
+def _reached(setting: Setting, data: Mapping[str, Any], curves: kit.Grid) -> Sequence[float]:
     """Accuracy of cross-entropy: of all test images or, if that is not stored, of the attacked."""
     if "accuracy" in data:
         reached: Sequence[float] = data["accuracy"]["CE"]
@@ -125,7 +113,7 @@ def _reached(setting: Setting, data: Mapping[str, Any], curves: Grid) -> Sequenc
     return curves.values("accuracy", attack=kind, loss="CE", radius=0.0) if is_known else []
 
 
-def _grid(setting: Setting, kinds: Sequence[str], curves: Found) -> Grid:
+def _grid(setting: Setting, kinds: Sequence[str], curves: Found) -> kit.Grid:
     """Accuracy by attack, loss and radius."""
     rows = [
         {"attack": kind, "loss": loss, "radius": radius, "seed": seed}
@@ -135,10 +123,10 @@ def _grid(setting: Setting, kinds: Sequence[str], curves: Found) -> Grid:
         for at, radius in enumerate(setting.radii(kind))
         for seed, accuracies in zip(setting.seeds, each, strict=True)
     ]
-    return Grid.of(rows, "attack", "loss", "radius")
+    return kit.Grid.of(rows, "attack", "loss", "radius")
 
 
-@experiment(
+@kit.experiment(
     "el-fig7",
     title="Encouraging Loss under attack",
     reproduces="Encouraging Loss, Figure 7",
@@ -157,7 +145,7 @@ def _grid(setting: Setting, kinds: Sequence[str], curves: Found) -> Grid:
     },
     asks=_asks,
 )  # fmt: skip
-def el_fig7(lab: Lab, setting: Setting) -> Result:
+def el_fig7(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
     The models are those of el-table1 ({networks}); {images} test images are attacked. A model that
@@ -177,7 +165,7 @@ _SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "el-fig7-small",
     title="The small network of the published attacks",
     reproduces="Encouraging Loss, Figure 7, the second experiment of its published code",
@@ -194,7 +182,7 @@ _SMALL: dict[str, Any] = {
     },
     asks=_asks,
 )  # fmt: skip
-def el_fig7_small(lab: Lab, setting: Setting) -> Result:
+def el_fig7_small(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
     Data and network: {networks}, trained {recipes}, without normalising the pixels; the model kept
@@ -206,7 +194,7 @@ def el_fig7_small(lab: Lab, setting: Setting) -> Result:
     return _attacked(lab, setting)
 
 
-def _attacked(lab: Lab, setting: Setting) -> Result:
+def _attacked(lab: kit.Lab, setting: Setting) -> kit.Result:
     task = Task.named(setting.task)
     test = lab.source(task.dataset, "test", limit=setting.images)
     whole = lab.source(task.dataset, "test")
@@ -239,7 +227,7 @@ def _attacked(lab: Lab, setting: Setting) -> Result:
                 by_loss[loss] = [measures.get(part) for measures in per_seed]
     data["accuracy"] = {loss: [fit and fit.test for fit in each] for loss, each in runs.items()}
     data["lost"] = {loss: each.count(None) for loss, each in runs.items()}
-    return Result(figures=[_figure(lab, setting, data["curves"], data["checks"])], data=data)
+    return kit.Result(figures=[_figure(lab, setting, data["curves"], data["checks"])], data=data)
 
 
 def _rival(runs: Mapping[str, list[Fitted | None]], loss: str, at: int) -> TrainResult | None:
@@ -249,7 +237,9 @@ def _rival(runs: Mapping[str, list[Fitted | None]], loss: str, at: int) -> Train
     return None if rival is None else rival.run
 
 
-def _checks_table(setting: Setting, task: Task, checks: Grid, lost: Mapping[str, int]) -> Table:
+def _checks_table(
+    setting: Setting, task: Task, checks: kit.Grid, lost: Mapping[str, int]
+) -> kit.Table:
     carried, strongest = attacks.CARRIED, attacks.STRONGEST
     is_empty = checks.frame[strongest].isna().all()
     is_whole = carried in checks.measures and checks.lost(carried) == checks.lost(strongest)
@@ -269,8 +259,8 @@ def _checks_table(setting: Setting, task: Task, checks: Grid, lost: Mapping[str,
     )
 
 
-def _curves_table(setting: Setting, curves: Grid, lost: Mapping[str, int]) -> Table:
-    def cell(runs: Grid, *_: str) -> str:
+def _curves_table(setting: Setting, curves: kit.Grid, lost: Mapping[str, int]) -> kit.Table:
+    def cell(runs: kit.Grid, *_: str) -> str:
         points, seeds = runs.series("accuracy", "radius"), len(setting.seeds)
         if not points:
             return f"none of {seeds} ended"
@@ -286,11 +276,11 @@ def _curves_table(setting: Setting, curves: Grid, lost: Mapping[str, int]) -> Ta
     )
 
 
-def _published_table(setting: Setting, published: Grid, lost: Mapping[str, int]) -> Table:
+def _published_table(setting: Setting, published: kit.Grid, lost: Mapping[str, int]) -> kit.Table:
     frame = published.frame.assign(row=published.frame["loss"] + ", " + published.frame["attack"])
     is_theirs = setting.published == tuple(round(0.05 * at, 2) for at in range(7))
     factor = f", {setting.pixels[1]:g}" if setting.pixels else ""
-    return Grid(frame.drop(columns=["loss", "attack"]), ("row", "radius")).table(
+    return kit.Grid(frame.drop(columns=["loss", "attack"]), ("row", "radius")).table(
         "The published attack: accuracy, %, by radius in units of the normalised input",
         {"row": "loss and attack"},
         published.across(
@@ -305,10 +295,12 @@ def _published_table(setting: Setting, published: Grid, lost: Mapping[str, int])
     )
 
 
-def _asked(setting: Setting, curves: Grid, checks: Grid, weak: str) -> list[Question | Claim]:
+def _asked(
+    setting: Setting, curves: kit.Grid, checks: kit.Grid, weak: str
+) -> list[kit.Question | kit.Claim]:
     el = recipes.normal_or_last(checks.names("loss"))
     pair = ({"loss": el}, {"loss": "CE"})
-    questions: list[Question | Claim] = []
+    questions: list[kit.Question | kit.Claim] = []
     for kind in curves.names("attack"):
         is_published = kind in attacks.PUBLISHED
         words = f"the published attack ({kind})" if is_published else kind
@@ -321,7 +313,7 @@ def _asked(setting: Setting, curves: Grid, checks: Grid, weak: str) -> list[Ques
     return [*questions, strongest, _hidden(el, checks.at(loss=el))]
 
 
-def _hidden(loss: str, checks: Grid) -> Claim:
+def _hidden(loss: str, checks: kit.Grid) -> kit.Claim:
     """Whether plain PGD can be believed for this loss."""
     gaps = (checks.frame["PGD"] - checks.frame[attacks.STRONGEST]).dropna()
     seeds = len(checks.frame)
@@ -329,7 +321,7 @@ def _hidden(loss: str, checks: Grid) -> Claim:
     if len(gaps):
         some = f"; {len(gaps)} of {seeds} runs ended" if len(gaps) < seeds else ""
         seen = f"{gaps.mean():.1f} points more (worst seed {gaps.max():.1f}{some})"
-    return Claim(
+    return kit.Claim(
         f"plain PGD is not blind to {loss}: stronger attacks take off less than {_HIDDEN:g} points "
         "more",
         "not in the paper",
@@ -338,24 +330,21 @@ def _hidden(loss: str, checks: Grid) -> Claim:
     )
 
 
-def _figure(lab: Lab, setting: Setting, curves: Found, checks: Found) -> Figure:
-    figure, axes = panels(1, len(setting.kinds), width=3.4)
+def _figure(lab: kit.Lab, setting: Setting, curves: Found, checks: Found) -> kit.Figure:
+    figure, axes = panels(1, len(setting.kinds), width=3.4, ylabel="accuracy, %")
     for place, kind in zip(axes, setting.kinds, strict=True):
         for colour, (loss, each) in zip(COLOURS, curves.items(), strict=False):
             values = [accuracies[kind] for accuracies in each if accuracies is not None]
-            band(place, setting.radii(kind), values, colour, loss, marker="o", ms=3)
+            kit.band(place, setting.radii(kind), values, colour, loss, marker="o", ms=3)
             if "∞" in kind and values:
                 worst = np.mean(
                     [check[attacks.STRONGEST] for check in checks[loss] if check is not None]
                 )
                 place.plot([setting.check_at], [worst], "x", color=colour, ms=8, mew=2)
         place.set(title=kind, xlabel="radius, pixels in [0, 1]")
-    axes[0].set_ylabel("accuracy, %")
-    legend(figure)
     return lab.figure(
         figure, "attacks",
-        caption="Accuracy against the radius of an attack; bands are one standard deviation over "
-        "seeds. Crosses: the strongest of all attacks at one radius; far below the line, the plain "
-        "attack was blind.",
+        caption=f"Accuracy against the radius of an attack; {kit.BANDS}. Crosses: the strongest of "
+        "all attacks at one radius; far below the line, the plain attack was blind.",
         alt="A panel per attack of falling accuracy against radius, one line per loss.",
     )  # fmt: skip

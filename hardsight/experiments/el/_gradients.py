@@ -13,32 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from hardsight.experiments import lab as kit
+from hardsight.experiments.el import _norms as norms
 from hardsight.experiments.el._recipes import CLAMP, Task, loss_name
-from hardsight.experiments.lab import (
-    Asked,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    band,
-    channels_first,
-    experiment,
-    networks_table,
-    spread,
-)
 from hardsight.losses import encouraging_loss
 from hardsight.models import load_model
-from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.loop import generator, seed_of, seeded
 from hardsight.tracking import GradientNorms
 
 _CE = "CE"
 _POINTS = 50  # of a curve
 _BATCH = 1000
-# LE, bound, whether the paper says "more than" it
-_BOUNDS = ((1.0, 5.0, True), (0.75, 1.7, False))
 
 
 @dataclass(frozen=True)
@@ -69,47 +54,26 @@ class Setting:
         return Task.named(self.task).title
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    grid = Grid.read(data, setting.seeds, "loss")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    grid = kit.Grid.read(data, setting.seeds, "loss")
     gate = Task.named(setting.task).gate(grid.values("accuracy", loss=_CE))
     rows = [
-        [loss, grid.cell("norm", loss=loss), spread(_ratios(grid, loss)),
+        [loss, grid.cell("norm", loss=loss), kit.spread(norms.ratios(grid, loss, _CE)),
          grid.cell("accuracy", loss=loss)]
         for loss in grid.names("loss")
     ]  # fmt: skip
-    table = Table(
+    table = kit.Table(
         "Norm of the gradient over the second half of training",
         ("loss", "norm", "times that of CE", "test accuracy, %"),
         rows,
         note="Mean ± standard deviation over seeds; lost runs are left out. The paper's remark is "
         "on translation: LE=1 more than 5 times, LE=0.75 less than 1.7 times the norm of CE.",
     )
-    known = set(grid.names("loss"))
-    questions = [
-        _question(grid, end, bound, is_more, gate.weak)
-        for end, bound, is_more in _BOUNDS if loss_name(end) in known
-    ]  # fmt: skip
-    return [table, networks_table([gate])], questions
+    questions = norms.questions(grid, loss_name, _CE, weak=gate.weak)
+    return [table, kit.networks_table([gate])], questions
 
 
-def _ratios(grid: Grid, loss: str) -> list[float]:
-    """Norm of a loss over that of cross-entropy, one value per seed."""
-    pairs = zip(grid.values("norm", loss=loss), grid.values("norm", loss=_CE), strict=True)
-    return [own / plain for own, plain in pairs]
-
-
-def _question(grid: Grid, end: float, bound: float, is_more: bool, weak: str) -> Question:
-    ratios = _ratios(grid, loss_name(end))
-    than = "more" if is_more else "less"
-    return Question(
-        f"with LE={end:g} the gradient is {than} than {bound:g} times that of cross-entropy",
-        f"{'>' if is_more else '<'} {bound:g} times, on Transformer translation",
-        ratios, [bound] * len(ratios), larger=is_more, weak=weak,
-        told=f"{spread(ratios)} times; minus {bound:g}: {{}}",
-    )  # fmt: skip
-
-
-@experiment(
+@kit.experiment(
     "el-gradients",
     title="How large the gradient of Encouraging Loss is",
     reproduces="Encouraging Loss, the remark on gradient norms beside Table 2 (there: translation)",
@@ -125,7 +89,7 @@ def _question(grid: Grid, end: float, bound: float, is_more: bool, weak: str) ->
     },
     asks=_asks,
 )  # fmt: skip
-def el_gradients(lab: Lab, setting: Setting) -> Result:
+def el_gradients(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains with each loss from the same weights and in the same order, and watches the gradient.
 
     {title}, {epochs} epochs over {limit} training images in batches of {batch_size}, SGD with
@@ -137,7 +101,7 @@ def el_gradients(lab: Lab, setting: Setting) -> Result:
     task = Task.named(setting.task)
     train = lab.source(task.dataset, "train", limit=setting.limit)
     test = lab.source(task.dataset, "test")
-    images = [channels_first(source).float() / 255 for source in (train, test)]
+    images = [kit.channels_first(source).float() / 255 for source in (train, test)]
     mean, std = float(images[0].mean()), float(images[0].std())
     inputs = [(part - mean) / std for part in images]
     labels = [torch.from_numpy(source.labels.copy()) for source in (train, test)]
@@ -149,7 +113,9 @@ def el_gradients(lab: Lab, setting: Setting) -> Result:
                 runs.append(_fitted(lab, setting, loss, seed, inputs, labels, len(train.classes)))
                 advance(1)
             data[name] = {key: [run[key] for run in runs] for key in runs[0]}
-    return Result(figures=[_figure(lab, data)], data=data)
+    # the curve of a lost run is empty
+    curves = {name: [curve for curve in part["curve"] if curve] for name, part in data.items()}
+    return kit.Result(figures=[norms.figure(lab, curves)], data=data)
 
 
 def _losses(setting: Setting) -> dict[str, Any]:
@@ -161,7 +127,7 @@ def _losses(setting: Setting) -> dict[str, Any]:
 
 
 def _fitted(
-    lab: Lab, setting: Setting, loss: Any, seed: int, inputs: Sequence[Tensor],
+    lab: kit.Lab, setting: Setting, loss: Any, seed: int, inputs: Sequence[Tensor],
     labels: Sequence[Tensor], num_classes: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Norms of one run, and what it reaches; NaN if its loss became infinite or NaN."""
@@ -169,7 +135,7 @@ def _fitted(
         Task.named(setting.task).model, num_classes=num_classes,
         options={"seed": seed}, if_taken={"channels": inputs[0].shape[1]},
     )  # fmt: skip
-    model, norms = loaded.model.to(lab.device).train(), GradientNorms()
+    model, recorder = loaded.model.to(lab.device).train(), GradientNorms()
     optimizer = torch.optim.SGD(model.parameters(), lr=setting.lr, momentum=0.9, nesterov=True)
     steps = setting.epochs * (len(inputs[0]) // setting.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -179,15 +145,15 @@ def _fitted(
             value = loss(model(inputs[0][rows].to(lab.device)), labels[0][rows].to(lab.device))
             optimizer.zero_grad()
             value.backward()
-            norms.record(model)
+            recorder.record(model)
             optimizer.step()
             schedule.step()
-    found = norms.values()
+    found = recorder.values()
     if not np.isfinite(found).all():
         return {"norm": math.nan, "accuracy": math.nan, "curve": []}
     accuracy = _accuracy(model.eval(), inputs[1], labels[1], lab.device)
     half = float(found[len(found) // 2 :].mean())
-    return {"norm": half, "accuracy": accuracy, "curve": _thinned(found)}
+    return {"norm": half, "accuracy": accuracy, "curve": norms.thinned(found, _POINTS)}
 
 
 def _batches(setting: Setting, length: int, draws: torch.Generator) -> Any:
@@ -202,24 +168,3 @@ def _batches(setting: Setting, length: int, draws: torch.Generator) -> Any:
 def _accuracy(model: nn.Module, inputs: Tensor, labels: Tensor, device: torch.device) -> float:
     guessed = [model(some.to(device)).argmax(dim=1).cpu() for some in inputs.split(_BATCH)]
     return 100 * float((torch.cat(guessed) == labels).float().mean())
-
-
-def _thinned(values: Any) -> list[float]:
-    """A curve of so many means over consecutive steps."""
-    return [float(part.mean()) for part in np.array_split(values, min(_POINTS, len(values)))]
-
-
-def _figure(lab: Lab, data: Mapping[str, Mapping[str, Sequence[Any]]]) -> Figure:
-    figure, (axis,) = panels(1, 1, width=5.2)
-    for (name, part), colour in zip(data.items(), COLOURS, strict=False):
-        runs = [curve for curve in part["curve"] if curve]
-        if runs:
-            band(axis, np.linspace(0, 1, len(runs[0])), runs, colour, name)
-    axis.set(xlabel="share of training", ylabel="norm of the gradient", yscale="log")
-    legend(figure)
-    return lab.figure(
-        figure, "gradient-norms",
-        caption="Norm of the whole gradient through training, mean and one standard deviation over "
-        "seeds.",
-        alt="A curve per loss: how large the gradient is from the first step to the last.",
-    )  # fmt: skip

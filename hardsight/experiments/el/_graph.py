@@ -21,11 +21,11 @@ from hardsight.data import open_source
 from hardsight.data.formats import GraphSource
 from hardsight.data.graphs import Graph, joined
 from hardsight.errors import DataError, HardsightWarning, MissingDataError
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el._recipes import CLAMP, loss_name
-from hardsight.experiments.lab import Asked, Figure, Grid, Lab, Result, Table, experiment
 from hardsight.losses import encouraging_loss
 from hardsight.models import SAGPoolNet
-from hardsight.report.figures import legend, panels
+from hardsight.report.figures import panels
 from hardsight.run.loop import seed_of
 from hardsight.run_folder import write_text
 
@@ -82,8 +82,8 @@ class Setting:
         return " and ".join(_title(name) for name in self.datasets)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    grid = Grid.read(data, setting.seeds, "data", "loss")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    grid = kit.Grid.read(data, setting.seeds, "data", "loss")
     ends = [loss_name(end) for end in setting.log_ends]
     questions = [
         grid.at(data=name).question(
@@ -110,7 +110,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     return [table, _epochs_table(grid)], questions
 
 
-@experiment(
+@kit.experiment(
     "el-graph",
     title="Encouraging Loss against cross-entropy on graphs",
     reproduces="Encouraging Loss, Table 1, graphs",
@@ -124,7 +124,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     },
     asks=_asks,
 )  # fmt: skip
-def el_graph(lab: Lab, setting: Setting) -> Result:
+def el_graph(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Cross-entropy, and Encouraging Loss with LE = {log_ends}, on {names}.
 
     The network is GCN with self-attention pooling, three rounds of {width} features, from the kinds
@@ -145,12 +145,12 @@ def el_graph(lab: Lab, setting: Setting) -> Result:
                 rows += [{"data": name, "loss": loss, "seed": seed, **numbers}
                          for loss, numbers in found.items()]  # fmt: skip
                 advance(1)
-    grid = Grid.of(rows, "data", "loss", measures=_MEASURES)
-    return Result(figures=[_figure(lab, grid)], data=grid.data())
+    grid = kit.Grid.of(rows, "data", "loss", measures=_MEASURES)
+    return kit.Result(figures=[_figure(lab, grid)], data=grid.data())
 
 
 def _kept(
-    lab: Lab, setting: Setting, name: str, source: GraphSource, seed: int
+    lab: kit.Lab, setting: Setting, name: str, source: GraphSource, seed: int
 ) -> dict[str, dict[str, float]]:
     """What the losses reach on one split, measured once for all runs that share a folder."""
     key = {
@@ -270,7 +270,7 @@ def split_of(count: int, seed: int) -> tuple[list[int], list[int], list[int]]:
     return order[:first], order[first:second], order[second:]
 
 
-def _source(name: str, lab: Lab, setting: Setting) -> GraphSource:
+def _source(name: str, lab: kit.Lab, setting: Setting) -> GraphSource:
     if name == MADE_UP:
         return made_up(setting.limit or 400)
     roots = (lab.data_root, os.environ.get("HARDSIGHT_DATA"), "data", ".")
@@ -325,14 +325,14 @@ def _paper_effect(name: str) -> float:
     return el - ce
 
 
-def _epochs_table(grid: Grid) -> Table:
+def _epochs_table(grid: kit.Grid) -> kit.Table:
     titles = {name: _title(name) for name in grid.names("data")}
     return grid.table("Epochs of a run", {"loss": "loss"}, grid.across("data", "epochs", titles))
 
 
-def _figure(lab: Lab, grid: Grid) -> Figure:
+def _figure(lab: kit.Lab, grid: kit.Grid) -> kit.Figure:
     names = grid.names("data")
-    figure, axes = panels(1, len(names), width=3.4)
+    figure, axes = panels(1, len(names), width=3.4, ylabel="EL minus CE, points of test accuracy")
     for place, name in zip(axes, names, strict=True):
         runs = grid.at(data=name)
         plain = np.array(runs.values("test", loss="CE"))
@@ -345,8 +345,6 @@ def _figure(lab: Lab, grid: Grid) -> Figure:
         place.axhline(0, color="#868e96", lw=1)
         losses = [loss.replace("EL, ", "") for loss in runs.names("loss") if loss != "CE"]
         place.set(title=_title(name), xticks=range(len(losses)), xticklabels=losses)
-    axes[0].set_ylabel("EL minus CE, points of test accuracy")
-    legend(figure)
     return lab.figure(
         figure, "differences",
         caption="Test accuracy of Encouraging Loss minus that of cross-entropy on the same split.",

@@ -9,7 +9,7 @@ from typing import Any
 
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, NonFiniteError
-from hardsight.experiments.lab import Gate, Grid, Lab, Table, loss_in_words
+from hardsight.experiments import lab as kit
 from hardsight.run.train import TrainResult
 
 NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
@@ -187,11 +187,11 @@ class Task:
         data = NAMES.get(self.dataset, self.dataset.removeprefix("builtin:"))
         return f"{data}, {NETWORKS.get(kind, kind)}" + (f" ({options})" if options else "")
 
-    def gate(self, reached: Sequence[float | None]) -> Gate:
+    def gate(self, reached: Sequence[float | None]) -> kit.Gate:
         """What the network must reach to be judged by, and does with cross-entropy."""
-        return Gate(self.title, f"{self.dataset}/{self.model}", reached)
+        return kit.Gate(self.title, f"{self.dataset}/{self.model}", reached)
 
-    def data(self, lab: Lab, setting: Recipe) -> tuple[MemorySource, MemorySource]:
+    def data(self, lab: kit.Lab, setting: Recipe) -> tuple[MemorySource, MemorySource]:
         """Images to train on, and test images."""
         train = lab.source(self.dataset, "train", limit=setting.limit)
         return train, lab.source(self.dataset, "test")
@@ -285,7 +285,7 @@ def accuracies(fit: Fitted | None) -> dict[str, float]:
 
 
 def fitted(
-    lab: Lab, task: Task, setting: Recipe, loss: Loss, *, seed: int, lr_factor: float = 1.0,
+    lab: kit.Lab, task: Task, setting: Recipe, loss: Loss, *, seed: int, lr_factor: float = 1.0,
     **changes: Any,
 ) -> Fitted | None:  # fmt: skip
     """Train a task with a loss, or find the model; ``changes`` go over its recipe.
@@ -300,7 +300,7 @@ def fitted(
         settings.setdefault("validation", setting.held_out)
     else:
         settings |= {"validation": test, "select": "last"}
-    lab.step(f"{task.title}, seed {seed}: {loss_in_words(loss)}")
+    lab.step(f"{task.title}, seed {seed}: {kit.loss_in_words(loss)}")
     try:
         run = lab.train(model, train, seed=seed, **settings)
         accuracy = lab.outputs(run, test).accuracy
@@ -313,7 +313,7 @@ def fitted(
 
 
 def fitted_by_loss(
-    lab: Lab, task: Task, setting: Recipe, log_ends: Sequence[LogEnd]
+    lab: kit.Lab, task: Task, setting: Recipe, log_ends: Sequence[LogEnd]
 ) -> dict[str, list[Fitted | None]]:
     """Cross-entropy and Encouraging Loss by name, one model per seed."""
     return {
@@ -324,7 +324,7 @@ def fitted_by_loss(
     }
 
 
-def best_test_table(grid: Grid, key: str, titles: Mapping[str, str]) -> list[Table]:
+def best_test_table(grid: kit.Grid, key: str, titles: Mapping[str, str]) -> list[kit.Table]:
     """What the paper reports, if the runs know it: the best epoch on the test split.
 
     Args:

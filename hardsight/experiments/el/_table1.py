@@ -7,20 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task, loss_name
-from hardsight.experiments.lab import (
-    Asked,
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    Table,
-    experiment,
-    networks_table,
-)
-from hardsight.report.figures import legend, panels
+from hardsight.report.figures import panels
 
 _PAPER = {  # CE and EL; ResNet-50 and EfficientNet-B0 on CIFAR-10
     "mnist/el_mnist": ("99.42 ± 0.06", "99.56 ± 0.05"),
@@ -57,9 +47,9 @@ class Setting(recipes.Recipe):
         return " LE is chosen in the same way." if len(self.log_ends) > 1 else ""
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     losses = {name: part["losses"] for name, part in data.items()}
-    grid = Grid.read(losses, setting.seeds, "task", "loss")
+    grid = kit.Grid.read(losses, setting.seeds, "task", "loss")
     chosen = {name: part["chosen_log_end"] for name, part in data.items()}
     titles = {name: Task.named(name).title for name in data}
     gates = {
@@ -76,10 +66,10 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     ]  # fmt: skip
     clamps = [claim for name in data for claim in _clamp_claim(titles[name], grid.at(task=name))]
     tables = [_table(setting, grid, chosen), *recipes.best_test_table(grid, "task", titles)]
-    return [*tables, networks_table(list(gates.values()))], [*questions, *clamps]
+    return [*tables, kit.networks_table(list(gates.values()))], [*questions, *clamps]
 
 
-@experiment(
+@kit.experiment(
     "el-table1",
     title="Encouraging Loss against cross-entropy on images",
     reproduces="Encouraging Loss, Table 1 and Figure 4",
@@ -95,7 +85,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     },
     asks=_asks,
 )  # fmt: skip
-def el_table1(lab: Lab, setting: Setting) -> Result:
+def el_table1(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Cross-entropy, and Encouraging Loss with its log ending at LE = {log_ends}.
 
     Data and networks: {networks}. Each network is trained with each loss under the same recipe,
@@ -113,7 +103,7 @@ def el_table1(lab: Lab, setting: Setting) -> Result:
             for loss, each in runs.items()
             for seed, fit in zip(setting.seeds, each, strict=True)
         ]
-    grid = Grid.of(rows, "task", "loss", measures=recipes.ACCURACIES)
+    grid = kit.Grid.of(rows, "task", "loss", measures=recipes.ACCURACIES)
     forms = {loss_name(end): end for end in setting.log_ends}  # the paper's
     data = {
         name: {
@@ -122,10 +112,10 @@ def el_table1(lab: Lab, setting: Setting) -> Result:
         }
         for name in setting.tasks
     }
-    return Result(figures=[_figure(lab, grid, forms)], data=data)
+    return kit.Result(figures=[_figure(lab, grid, forms)], data=data)
 
 
-def _clamp_claim(title: str, grid: Grid) -> list[Claim]:
+def _clamp_claim(title: str, grid: kit.Grid) -> list[kit.Claim]:
     """Whether the equation trains as well as its clamped form: no seed, or every seed, is worse."""
     if not {_UNCLAMPED, _NORMAL} <= set(grid.names("loss")):
         return []
@@ -133,7 +123,7 @@ def _clamp_claim(title: str, grid: Grid) -> list[Claim]:
     pairs = list(zip(*both, strict=True))
     says = f"{title}: the normal bonus trains as well without its clamp (no seed lost, or worse by "
     return [
-        Claim.of_runs(
+        kit.Claim.of_runs(
             f"{says}more than {_WORSE:g} point)",
             "clamped at 1e-5 “to avoid numerical instability”",
             f"unclamped minus clamped, by seed: {', '.join(_apart(*pair) for pair in pairs)}",
@@ -149,7 +139,7 @@ def _apart(exact: float, clamped: float) -> str:
     return "unclamped lost" if math.isnan(exact) else f"{exact - clamped:+.1f}"
 
 
-def _table(setting: Setting, grid: Grid, chosen: Mapping[str, float]) -> Table:
+def _table(setting: Setting, grid: kit.Grid, chosen: Mapping[str, float]) -> kit.Table:
     titles = {name: Task.named(name).title for name in chosen}
     theirs = [_PAPER.get(name.partition(":width")[0]) for name in chosen]
     lost = {f"{loss} ({titles[task]})": count for (task, loss), count in grid.lost("test").items()}
@@ -191,9 +181,9 @@ def _paper_effect(name: str) -> float:
     return el - ce
 
 
-def _figure(lab: Lab, grid: Grid, forms: Mapping[str, float]) -> Figure:
+def _figure(lab: kit.Lab, grid: kit.Grid, forms: Mapping[str, float]) -> kit.Figure:
     names = grid.names("task")
-    figure, axes = panels(1, len(names), width=3.2)
+    figure, axes = panels(1, len(names), width=3.2, ylabel="test accuracy, %")
     for place, name in zip(axes, names, strict=True):
         points = grid.at(task=name).series("test", "loss")
         el = {end: points[loss] for loss, end in forms.items() if loss in points}
@@ -205,8 +195,6 @@ def _figure(lab: Lab, grid: Grid, forms: Mapping[str, float]) -> Figure:
             place.axhspan(mean - std, mean + std, color="#1971c2", alpha=0.12, lw=0)
         place.set(title=Task.named(name).title.replace(", ", ",\n", 1), xticks=list(el),
                   xlabel="LE, where the log of the bonus ends")  # fmt: skip
-    axes[0].set_ylabel("test accuracy, %")
-    legend(figure)
     return lab.figure(
         figure, "accuracy",
         caption="Test accuracy against LE; bars and band are one standard deviation over seeds. "

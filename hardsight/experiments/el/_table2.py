@@ -8,20 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task, loss_name
-from hardsight.experiments.lab import (
-    Asked,
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    Table,
-    experiment,
-    networks_table,
-)
-from hardsight.report.figures import legend, panels
+from hardsight.report.figures import panels
 
 _PAPER = {  # CIFAR-10, ResNet-50; the paper's loss is LE = 1
     ("CE", "1"): "92.34 ± 0.70", ("CE", "2"): "91.53 ± 0.19",
@@ -54,8 +44,10 @@ class Setting(recipes.Recipe):
     adam_log_ends: tuple[float, ...] = (0.75, 1.0)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    sgd, adam = (Grid.read(data[key], setting.seeds, "loss", "rate") for key in ("sgd", "adamw"))
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    sgd, adam = (
+        kit.Grid.read(data[key], setting.seeds, "loss", "rate") for key in ("sgd", "adamw")
+    )
     chosen = {name: sgd.best("rate", "validation", loss=name) for name in sgd.names("loss")}
     asked = (  # what is said, paper, first, second, the paper's difference
         ("Twice the learning rate makes CE worse", "92.34 to 91.53", ("CE", "2"), ("CE", "1"),
@@ -77,13 +69,12 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     ]  # fmt: skip
     failures = failed(adam)
     safe = [_safe_claim(loss, adam, failures) for loss in adam.names("loss") if loss != "CE"]
-    tables = [
-        _table(setting, sgd, chosen), _safe_table(setting, adam, failures), networks_table([gate])
-    ]  # fmt: skip
+    tables = [_table(setting, sgd, chosen), _safe_table(setting, adam, failures)]
+    tables.append(kit.networks_table([gate]))
     return tables, [*questions, *safe]
 
 
-@experiment(
+@kit.experiment(
     "el-table2",
     title="Learning rate and loss: Encouraging Loss wants a smaller one",
     reproduces="Encouraging Loss, Table 2",
@@ -96,7 +87,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     },
     asks=_asks,
 )  # fmt: skip
-def el_table2(lab: Lab, setting: Setting) -> Result:
+def el_table2(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Cross-entropy and Encouraging Loss (LE = 1) at fractions of one learning rate.
 
     The gradient of Encouraging Loss does not fade as examples become right, so the paper lowers
@@ -133,18 +124,18 @@ def el_table2(lab: Lab, setting: Setting) -> Result:
         for seed in setting.seeds
     ]  # fmt: skip
     grids = {
-        name: Grid.of(rows, "loss", "rate", measures=recipes.ACCURACIES)
+        name: kit.Grid.of(rows, "loss", "rate", measures=recipes.ACCURACIES)
         for name, rows in (("sgd", sgd), ("adamw", adam))
     }
     data = {name: grid.data(lost="test") for name, grid in grids.items()}
-    return Result(figures=[_figure(lab, grids["adamw"])], data=data)
+    return kit.Result(figures=[_figure(lab, grids["adamw"])], data=data)
 
 
-def _lost(grid: Grid, sign: str) -> dict[str, int]:
+def _lost(grid: kit.Grid, sign: str) -> dict[str, int]:
     return {f"{loss} at {sign}{rate}": count for (loss, rate), count in grid.lost("test").items()}
 
 
-def _table(setting: Setting, sgd: Grid, chosen: Mapping[str, str]) -> Table:
+def _table(setting: Setting, sgd: kit.Grid, chosen: Mapping[str, str]) -> kit.Table:
     factors = sorted(sgd.names("rate"), key=float)
     task = Task.named(setting.task)
     base = setting.colour_lr if task.is_colour else setting.grey_lr
@@ -163,7 +154,7 @@ def _table(setting: Setting, sgd: Grid, chosen: Mapping[str, str]) -> Table:
     )
 
 
-def failed(adam: Grid) -> dict[tuple[str, str], int]:
+def failed(adam: kit.Grid) -> dict[tuple[str, str], int]:
     """Runs by loss and learning rate that were lost, or end 5 points below the mean of CE there.
 
     If every run of CE was lost there is no mean, and only lost runs count.
@@ -181,8 +172,10 @@ def failed(adam: Grid) -> dict[tuple[str, str], int]:
     }
 
 
-def _safe_table(setting: Setting, adam: Grid, failures: Mapping[tuple[str, str], int]) -> Table:
-    def cell(runs: Grid, loss: str, rate: str) -> str:
+def _safe_table(
+    setting: Setting, adam: kit.Grid, failures: Mapping[tuple[str, str], int]
+) -> kit.Table:
+    def cell(runs: kit.Grid, loss: str, rate: str) -> str:
         values = [value for value in runs.values("test", rate=rate) if not math.isnan(value)]
         count = f"{failures[loss, rate]} failed"
         if not values:
@@ -204,13 +197,13 @@ def _safe_table(setting: Setting, adam: Grid, failures: Mapping[tuple[str, str],
     )
 
 
-def _safe_claim(loss: str, adam: Grid, failures: Mapping[tuple[str, str], int]) -> Claim:
+def _safe_claim(loss: str, adam: kit.Grid, failures: Mapping[tuple[str, str], int]) -> kit.Claim:
     rates = adam.names("rate")
     known = adam.at(loss="CE").series("test", "rate")
     bad = [rate for rate in rates if failures[loss, rate]]
     unknown = [rate for rate in rates if rate not in known and rate not in bad]
     safe = [rate for rate in rates if rate not in (*bad, *unknown)]
-    return Claim(
+    return kit.Claim(
         f"{loss} is safe at every learning rate of AdamW tried",
         "not in the paper; its limitations advise a smaller one",
         f"safe: {', '.join(safe) or 'none'}; runs failed at: {', '.join(bad) or 'none'}"
@@ -219,7 +212,7 @@ def _safe_claim(loss: str, adam: Grid, failures: Mapping[tuple[str, str], int]) 
     )
 
 
-def _figure(lab: Lab, adam: Grid) -> Figure:
+def _figure(lab: kit.Lab, adam: kit.Grid) -> kit.Figure:
     figure, (axes,) = panels(1, 1, width=4.6)
     for loss in adam.names("loss"):
         runs = adam.at(loss=loss)
@@ -233,7 +226,6 @@ def _figure(lab: Lab, adam: Grid) -> Figure:
         foot = axes.get_xaxis_transform()
         axes.plot(gone, [0.02] * len(gone), "x", transform=foot, **same)
     axes.set(xscale="log", xlabel="largest learning rate of AdamW", ylabel="test accuracy, %")
-    legend(figure)
     return lab.figure(
         figure, "learning-rates",
         caption="Accuracy at the end of training against the learning rate of AdamW; lines are "

@@ -11,8 +11,8 @@ import numpy as np
 from hardsight.data import long_tailed_counts
 from hardsight.errors import NonFiniteError
 from hardsight.evaluate import shot_accuracy
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el._recipes import CLAMP, SMOKE, Recipe, Task, encouraging
-from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, below_chance, experiment
 from hardsight.run.train import TrainResult
 
 GROUPS = ("overall", "many", "medium", "few")
@@ -55,10 +55,11 @@ class Setting(Recipe):
     beta: float = 0.9999
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     tables, questions = [], []
     for name, part in data.items():
-        title, grid = Task.named(name).title, Grid.read(part["accuracy"], setting.seeds, "method")
+        title = Task.named(name).title
+        grid = kit.Grid.read(part["accuracy"], setting.seeds, "method")
         questions += _questions(title, grid, len(part["class_counts"]))
         counts = ", ".join(str(n) for n in part["class_counts"])
         tables.append(
@@ -77,7 +78,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     return tables, questions
 
 
-def _questions(title: str, grid: Grid, classes: int) -> list[Question]:
+def _questions(title: str, grid: kit.Grid, classes: int) -> list[kit.Question]:
     def gain(method: str, base: str, group: str) -> float:
         at = GROUPS.index(group)
         return round(_PAPER[method][at] - _PAPER[base][at], 1)
@@ -87,14 +88,14 @@ def _questions(title: str, grid: Grid, classes: int) -> list[Question]:
             f"{title}: {method} is above {base}, {group}", f"{gain(method, base, group):+.1f}",
             group, {"method": method}, {"method": base}, effect=gain(method, base, group),
             # what the network reaches with few images and a good recipe is not known
-            weak=below_chance(grid.values(group, method=base), classes),
+            weak=kit.below_chance(grid.values(group, method=base), classes),
         )
         for method, base in _PAIRS
         for group in ("overall", "few") if group in grid.measures
     ]  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "el-table3",
     title="Encouraging Loss on long-tailed classes",
     reproduces="Encouraging Loss, Table 3 (there: iNaturalist 2018)",
@@ -107,7 +108,7 @@ def _questions(title: str, grid: Grid, classes: int) -> list[Question]:
     },
     asks=_asks,
 )  # fmt: skip
-def el_table3(lab: Lab, setting: Setting) -> Result:
+def el_table3(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Bonuses alone, with decoupled re-training, and with deferred re-weighting, on long tails.
 
     Training images fall exponentially from the first class to the last one, by a factor of
@@ -127,13 +128,13 @@ def el_table3(lab: Lab, setting: Setting) -> Result:
             for seed in setting.seeds
             for method in _PAPER
         ]
-        grid = Grid.of(rows, "method", measures=groups_of(counts))
+        grid = kit.Grid.of(rows, "method", measures=groups_of(counts))
         lost = grid.lost("overall")
         data[name] = {"class_counts": counts, "accuracy": grid.data(), "lost": lost}
-    return Result(data=data)
+    return kit.Result(data=data)
 
 
-def _counts(lab: Lab, setting: Setting, task: Task) -> list[int]:
+def _counts(lab: kit.Lab, setting: Setting, task: Task) -> list[int]:
     """Training images of each class, after a tenth of each was held out."""
     source, _ = task.data(lab, setting)
     there = np.bincount(source.labels, minlength=len(source.classes))
@@ -152,7 +153,7 @@ def groups_of(counts: list[int]) -> list[str]:
     return [group for group in GROUPS if group == "overall" or group in named]
 
 
-def _trained(lab: Lab, setting: Setting, task: Task, method: str, seed: int) -> TrainResult:
+def _trained(lab: kit.Lab, setting: Setting, task: Task, method: str, seed: int) -> TrainResult:
     # few images: small batches, and half the learning rate with them
     settings = {**task.recipe(setting, lr_factor=0.5), "batch_size": 128}
     settings |= {"imbalance": setting.imbalance}
@@ -183,7 +184,7 @@ def _loss(setting: Setting, method: str) -> Any:
     return encouraging({"CE": None, "+ normal bonus": 1.0}.get(method, 0.5))
 
 
-def _shares(lab: Lab, setting: Setting, task: Task, method: str, seed: int) -> dict[str, float]:
+def _shares(lab: kit.Lab, setting: Setting, task: Task, method: str, seed: int) -> dict[str, float]:
     """Accuracy in per cent on all classes and by how many images they have; none if lost."""
     lab.step(f"{task.title}, seed {seed}: {method}")
     try:

@@ -12,20 +12,9 @@ from PIL import Image
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, StatisticError
 from hardsight.evaluate import Detection, detection, ood_indicators
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Fitted, Task
-from hardsight.experiments.lab import (
-    Asked,
-    Gate,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    below_chance,
-    experiment,
-    networks_table,
-)
 
 _PAPER = {"CE": ("95.68", "20.92"), "EL": ("98.04", "8.69")}  # MNIST against Fashion-MNIST
 _EFFECTS = {"95.68 to 98.04": 98.04 - 95.68, "20.92 to 8.69": 8.69 - 20.92}
@@ -58,13 +47,13 @@ class Setting(recipes.Recipe):
     log_ends: tuple[float, ...] = (0.75, 1.0)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     tables, questions = [], []
-    gates: dict[str, Gate] = {}
+    gates: dict[str, kit.Gate] = {}
     for pair, part in data.items():
         # a loss has its numbers by indicator, and beside them those of the model itself
         by = {loss: {name: outcome[name] for name in _INDICATORS} for loss, outcome in part.items()}
-        grid = Grid.read(by, setting.seeds, "loss", "indicator")
+        grid = kit.Grid.read(by, setting.seeds, "loss", "indicator")
         task, foreign = _parts(pair)
         title = f"{task.title}, against {foreign}"
         is_papers = pair.startswith("mnist") and foreign.startswith("fashion")
@@ -72,12 +61,12 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         gate = task.gate(part["CE"].get("accuracy", []))
         gates[gate.title] = gate
         plain = grid.values("auroc", loss="CE", indicator="min_energy")
-        weak = gate.weak or below_chance(plain, 2)  # own, or foreign
+        weak = gate.weak or kit.below_chance(plain, 2)  # own, or foreign
         questions += _questions(title, grid, is_papers, weak)
-    return [*tables, networks_table(list(gates.values()))], questions
+    return [*tables, kit.networks_table(list(gates.values()))], questions
 
 
-@experiment(
+@kit.experiment(
     "el-table4",
     title="Encouraging Loss and foreign images",
     reproduces="Encouraging Loss, Table 4",
@@ -94,7 +83,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     },
     asks=_asks,
 )
-def el_table4(lab: Lab, setting: Setting) -> Result:
+def el_table4(lab: kit.Lab, setting: Setting) -> kit.Result:
     """How well cross-entropy and Encouraging Loss tell foreign images from their own.
 
     The models are those of el-table1, of one recipe each; the paper's loss is LE = 1. The
@@ -113,7 +102,7 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
             loss: _numbers([_detected(lab, fit, test, others) for fit in each], each)
             for loss, each in runs.items()
         }
-    return Result(data=data)
+    return kit.Result(data=data)
 
 
 def _numbers(
@@ -149,7 +138,7 @@ def _parts(pair: str) -> tuple[Task, str]:
 
 
 def _detected(
-    lab: Lab, fit: Fitted | None, test: MemorySource, others: MemorySource
+    lab: kit.Lab, fit: Fitted | None, test: MemorySource, others: MemorySource
 ) -> dict[str, Detection] | None:
     """By indicator; ``None`` if the run was lost, or its model says the same of every image."""
     if fit is None:
@@ -161,7 +150,7 @@ def _detected(
         return None
 
 
-def foreign_images(lab: Lab, name: str, like: MemorySource) -> MemorySource:
+def foreign_images(lab: kit.Lab, name: str, like: MemorySource) -> MemorySource:
     """Images of another kind in the size and colours of ``like``."""
     if name == "rotated":
         return like.with_images(np.ascontiguousarray(np.rot90(like.images, axes=(1, 2))))
@@ -180,8 +169,8 @@ def foreign_images(lab: Lab, name: str, like: MemorySource) -> MemorySource:
 
 
 def _table(
-    title: str, grid: Grid, part: Mapping[str, Any], setting: Setting, is_papers: bool
-) -> Table:
+    title: str, grid: kit.Grid, part: Mapping[str, Any], setting: Setting, is_papers: bool
+) -> kit.Table:
     about = "Not a pair of the paper."
     if is_papers:
         about = (
@@ -208,7 +197,7 @@ def _table(
     )
 
 
-def _questions(title: str, grid: Grid, is_papers: bool, weak: str) -> list[Question]:
+def _questions(title: str, grid: kit.Grid, is_papers: bool, weak: str) -> list[kit.Question]:
     el, text = recipes.normal_or_last(grid.names("loss")), "in the paper's appendix"
     asked = (  # what is said, paper, measure, loss and indicator to compare with, is it larger
         ("EL has the higher AUROC", "95.68 to 98.04" if is_papers else "other data", "auroc",

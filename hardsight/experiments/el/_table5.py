@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hardsight.experiments import lab as kit
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task
-from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, experiment, networks_table
 
 _PAPER = {
     "CE + softmax": ("99.42 ± 0.06", "99.56 ± 0.05"),
@@ -31,7 +31,7 @@ class Setting(recipes.Recipe):
     factors: tuple[float, ...] = (1.0, 10.0)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     choice = f"How squared errors are averaged is {recipes.CHOICE}."
     tables, questions, gates = [], [], []
     for name, part in data.items():
@@ -48,10 +48,10 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         tables += recipes.best_test_table(grid, "bonus", _BONUS)
         gates.append(task.gate(grid.values("test", loss="CE + softmax", bonus="original")))
         questions += _questions(task, grid, gates[-1].weak)
-    return [*tables, networks_table(gates)], questions
+    return [*tables, kit.networks_table(gates)], questions
 
 
-def _read(setting: Setting, part: Mapping[str, Any]) -> Grid:
+def _read(setting: Setting, part: Mapping[str, Any]) -> kit.Grid:
     """The grid of one task; the file has the bonus and the measure in one level."""
     by: dict[str, Any] = {}
     for row in _PAPER:
@@ -60,10 +60,10 @@ def _read(setting: Setting, part: Mapping[str, Any]) -> Grid:
             bonus: {"test": part[row][bonus], "best_test": best[at]}
             for at, bonus in enumerate(_BONUS)
         }
-    return Grid.read(by, setting.seeds, "loss", "bonus")
+    return kit.Grid.read(by, setting.seeds, "loss", "bonus")
 
 
-def _questions(task: Task, grid: Grid, weak: str) -> list[Question]:
+def _questions(task: Task, grid: kit.Grid, weak: str) -> list[kit.Question]:
     plain = {"loss": "CE + softmax", "bonus": "original"}
     asked = [  # what is said, paper, first, second
         (f"the mirror bonus makes {row} better",
@@ -90,7 +90,7 @@ def _gain(printed: str) -> float:
     return second - first
 
 
-@experiment(
+@kit.experiment(
     "el-table5",
     title="Squared error and the bonus that mirrors it",
     reproduces="Encouraging Loss, Table 5",
@@ -101,7 +101,7 @@ def _gain(printed: str) -> float:
     },
     asks=_asks,
 )
-def el_table5(lab: Lab, setting: Setting) -> Result:
+def el_table5(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Cross-entropy and squared error, each without and with the bonus that mirrors it.
 
     Data and networks: {networks}. The recipe is that of el-table1: {recipes}; the model kept is
@@ -118,9 +118,9 @@ def el_table5(lab: Lab, setting: Setting) -> Result:
             for row, bonus, factor, loss in _losses(setting)
             for seed in setting.seeds
         ]
-        grid = Grid.of(rows, "loss", "bonus", "factor", measures=recipes.ACCURACIES)
+        grid = kit.Grid.of(rows, "loss", "bonus", "factor", measures=recipes.ACCURACIES)
         data[name] = _data(grid)
-    return Result(data=data)
+    return kit.Result(data=data)
 
 
 def _losses(setting: Setting) -> list[tuple[str, str, float, recipes.Loss]]:
@@ -142,7 +142,7 @@ def _losses(setting: Setting) -> list[tuple[str, str, float, recipes.Loss]]:
     ]
 
 
-def _data(grid: Grid) -> dict[str, Any]:
+def _data(grid: kit.Grid) -> dict[str, Any]:
     """The chosen factors, and what was lost of all of them."""
     data: dict[str, Any] = {}
     for row in grid.names("loss"):

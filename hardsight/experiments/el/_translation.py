@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 
 from hardsight import __version__
 from hardsight.errors import NonFiniteError
+from hardsight.experiments import lab as kit
+from hardsight.experiments.el import _norms as norms
 from hardsight.experiments.el._recipes import CLAMP, loss_name
 from hardsight.experiments.el._translator import (
     MADE_UP,
@@ -23,20 +25,6 @@ from hardsight.experiments.el._translator import (
     bootstrapped,
     parallel_text,
 )
-from hardsight.experiments.lab import (
-    Asked,
-    Cell,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    band,
-    experiment,
-    spread,
-)
-from hardsight.report.figures import legend, panels
 from hardsight.run_folder import write_text
 
 _MEASURES = ("average", "best", "validation", "norm", "bootstrap")
@@ -129,8 +117,8 @@ def _with_smoothing(log_end: float | None) -> str:
 _CE = _with_smoothing(None)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    grid = Grid.read(data["losses"], setting.seeds, "loss")
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+    grid = kit.Grid.read(data["losses"], setting.seeds, "loss")
     weak = _weakness(setting, grid)
     questions = [
         grid.question(
@@ -139,9 +127,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         )
         for loss, said in _compared(setting).items()
     ]  # fmt: skip
-    for end, bound, larger in ((1.0, 5.0, True), (0.75, 1.7, False)):
-        if end in setting.log_ends:
-            questions.append(_question_of_norms(grid, end, bound, larger=larger, weak=weak))
+    questions += norms.questions(grid, _with_smoothing, _CE, weak=weak)
     if 1.0 in setting.log_ends:
         questions.append(
             grid.question(
@@ -169,35 +155,15 @@ def _compared(setting: Setting) -> dict[str, str]:
     )
 
 
-def _weakness(setting: Setting, grid: Grid) -> str:
-    good, reached = _GOOD.get(setting.data), spread(grid.values("average", loss=_CE))
+def _weakness(setting: Setting, grid: kit.Grid) -> str:
+    good, reached = _GOOD.get(setting.data), kit.spread(grid.values("average", loss=_CE))
     if good is None or not reached.n or reached.mean >= good:
         return ""
     return f"{reached.mean:.1f} BLEU reached by CE, and at least {good:.0f} are needed"
 
 
-def _ratios(grid: Grid, loss: str) -> list[float]:
-    """Gradient norm of a loss over that of cross-entropy, one value per seed."""
-    pairs = zip(grid.values("norm", loss=loss), grid.values("norm", loss=_CE), strict=True)
-    return [own / plain for own, plain in pairs]
-
-
-def _question_of_norms(
-    grid: Grid, end: float, bound: float, *, larger: bool, weak: str
-) -> Question:
-    ratios = _ratios(grid, _with_smoothing(end))
-    seen = spread(ratios)
-    than = f"more than {bound:g}" if larger else f"less than {bound:g}"
-    return Question(
-        f"With LE={end:g} the gradient is {than} times as large as with cross-entropy",
-        f"{'>' if larger else '<'} {bound:g} times, on Transformer translation",
-        ratios, [bound] * len(ratios), larger=larger, weak=weak,
-        told=f"{seen} times; against {bound:g}: {{}}",
-    )  # fmt: skip
-
-
-def _bleu_table(setting: Setting, grid: Grid, signature: str) -> Table:
-    columns: dict[str, str | Callable[..., Cell]] = {
+def _bleu_table(setting: Setting, grid: kit.Grid, signature: str) -> kit.Table:
+    columns: dict[str, str | Callable[..., kit.Cell]] = {
         "BLEU, average of the last epochs": "average", "BLEU, best epoch": "best",
         "validation BLEU, greedy": "validation", "p of each seed": _bootstrap_cell,
     }  # fmt: skip
@@ -210,25 +176,25 @@ def _bleu_table(setting: Setting, grid: Grid, signature: str) -> Table:
     )  # fmt: skip
 
 
-def _bootstrap_cell(runs: Grid, loss: str) -> str | None:
+def _bootstrap_cell(runs: kit.Grid, loss: str) -> str | None:
     if loss == _CE:
         return None
     return ", ".join("–" if p != p else f"{p:.3f}" for p in runs.values("bootstrap"))
 
 
-def _norm_table(grid: Grid) -> Table:
+def _norm_table(grid: kit.Grid) -> kit.Table:
     rows = [
-        [loss, grid.cell("norm", loss=loss), spread(_ratios(grid, loss))]
+        [loss, grid.cell("norm", loss=loss), kit.spread(norms.ratios(grid, loss, _CE))]
         for loss in grid.names("loss")
     ]
-    return Table(
+    return kit.Table(
         "Norm of the gradient over the second half of training",
         ("loss", "norm", f"times that of {_CE}"), rows,
         note="The paper's remark compares LE=1 (> 5 times) and LE=0.75 (< 1.7 times) with CE.",
     )  # fmt: skip
 
 
-@experiment(
+@kit.experiment(
     "el-translation",
     title="Encouraging Loss against cross-entropy on translation",
     reproduces="Encouraging Loss, Table 1, translation, and its remark on gradient norms",
@@ -246,7 +212,7 @@ def _norm_table(grid: Grid) -> Table:
     },
     asks=_asks,
 )  # fmt: skip
-def el_translation(lab: Lab, setting: Setting) -> Result:
+def el_translation(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Cross-entropy with label smoothing {smoothing}, and Encouraging Loss, on {title}.
 
     Encouraging Loss has LE = {log_ends} with the same label smoothing, applied to the bonus as
@@ -274,19 +240,19 @@ def el_translation(lab: Lab, setting: Setting) -> Result:
                 others = None if name == _CE else plain
                 rows.append({"loss": name, "seed": seed, **_numbers(found, others, corpus)})
                 if found:
-                    curves.setdefault(name, []).append(_thinned(found["norms"]))
+                    curves.setdefault(name, []).append(norms.thinned(found["norms"], _POINTS))
                 advance(1)
-    grid = Grid.of(rows, "loss", measures=_MEASURES)
+    grid = kit.Grid.of(rows, "loss", measures=_MEASURES)
     signature = bleu(corpus.test.target, corpus.test.target)["signature"]
-    return Result(
-        figures=[_figure(lab, curves)],
+    return kit.Result(
+        figures=[norms.figure(lab, curves)],
         data={"losses": grid.data(), "norms": curves, "signature": signature,
               "vocabulary": len(words), "pairs": len(corpus.train)},
     )  # fmt: skip
 
 
 def _kept(
-    lab: Lab, setting: Setting, corpus: Corpus, words: Subwords, seed: int, loss: Loss
+    lab: kit.Lab, setting: Setting, corpus: Corpus, words: Subwords, seed: int, loss: Loss
 ) -> dict[str, Any]:
     """What a loss reaches at one seed, measured once for all runs that share a folder.
 
@@ -319,31 +285,10 @@ def _numbers(
     """Measures of a run; ``plain`` is that of cross-entropy at the same seed, of other losses."""
     if not found:
         return {}
-    norms = found["norms"]
+    lengths = found["norms"]
     numbers = {name: float(found[name]) for name in ("average", "best", "validation")}
-    numbers["norm"] = float(np.mean(norms[len(norms) // 2 :]))
+    numbers["norm"] = float(np.mean(lengths[len(lengths) // 2 :]))
     if plain:
         texts = plain["average_texts"], found["average_texts"]
         numbers["bootstrap"] = bootstrapped(*texts, corpus.test.target)
     return numbers
-
-
-def _thinned(values: Sequence[float]) -> list[float]:
-    """A curve of so many means over consecutive steps."""
-    parts = np.array_split(np.asarray(values), min(_POINTS, len(values)))
-    return [float(part.mean()) for part in parts]
-
-
-def _figure(lab: Lab, curves: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
-    figure, axes = panels(1, 1, width=5.2)
-    colours = ("#343a40", "#2f9e44", "#1971c2", "#9c36b5", "#e8590c")
-    for (name, runs), colour in zip(curves.items(), colours, strict=False):
-        points = min(map(len, runs))  # a run that ended earlier has fewer
-        band(axes[0], np.linspace(0, 1, points), [run[:points] for run in runs], colour, name)
-    axes[0].set(xlabel="share of training", ylabel="norm of the gradient", yscale="log")
-    legend(figure)
-    return lab.figure(
-        figure, "gradient-norms",
-        caption="Norm of the whole gradient through training, mean and spread over seeds.",
-        alt="A curve per loss: how large the gradient is from the first step to the last.",
-    )  # fmt: skip

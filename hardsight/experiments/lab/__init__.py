@@ -6,6 +6,8 @@ from hardsight.experiments.lab._claims import Question as Question
 from hardsight.experiments.lab._claims import all_of as all_of
 from hardsight.experiments.lab._claims import compared_in_pairs as compared_in_pairs
 from hardsight.experiments.lab._claims import judged as judged
+from hardsight.experiments.lab._draw import BANDS as BANDS
+from hardsight.experiments.lab._draw import DOTS as DOTS
 from hardsight.experiments.lab._draw import band as band
 from hardsight.experiments.lab._draw import seed_dots as seed_dots
 from hardsight.experiments.lab._gates import GOOD as GOOD

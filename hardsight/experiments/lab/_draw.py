@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+# for captions: what band() and seed_dots() draw
+BANDS = "lines are means over seeds, bands their standard deviation"
+DOTS = "a dot is a seed, a bar their mean"
+
 
 def band(axis: Any, at: ArrayLike, curves: ArrayLike, colour: str, label: str, **line: Any) -> None:
     """The mean of curves as a line, and their standard deviation (n - 1) as a band around it.

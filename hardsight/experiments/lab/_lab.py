@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
 from hardsight.errors import DataError, NonFiniteError
 from hardsight.experiments.lab._result import Figure
 from hardsight.heads import find_head
+from hardsight.report.figures import legend as name_lines
 from hardsight.report.figures import save
 from hardsight.run.loop import (
     Advance,
@@ -252,8 +253,50 @@ class Lab:
         """A progress bar over ``total`` units, on a terminal."""
         return progress(what, total=total, show=self.show)
 
-    def figure(self, figure: Any, name: str, *, caption: str, alt: str) -> Figure:
-        """Keep a matplotlib figure as ``NAME.svg`` beside the result."""
+    def trials(
+        self,
+        what: str,
+        cases: Iterable[tuple[Any, ...]],
+        trial: Callable[..., list[dict[str, Any]]],
+        *,
+        told: Callable[..., str],
+    ) -> list[dict[str, Any]]:
+        """The rows of one trial after another, below a progress bar.
+
+        Args:
+            what: the cases are, in the plural.
+            cases: to try, in this order.
+            trial: from the parts of a case to its rows.
+            told: from the parts of a case to what a person is told when it begins.
+        """
+        waiting, rows = list(cases), []
+        with self.progress(what, len(waiting)) as advance:
+            for case in waiting:
+                self.step(told(*case))
+                rows += trial(*case)
+                advance(1)
+        return rows
+
+    def figure(
+        self,
+        figure: Any,
+        name: str,
+        *,
+        caption: str,
+        alt: str,
+        legend: Mapping[str, Any] | None = None,
+    ) -> Figure:
+        """Name the lines of a matplotlib figure and keep it as ``NAME.svg`` beside the result.
+
+        Args:
+            figure: with its panels drawn.
+            name: of the file, without its ending.
+            caption: below the figure.
+            alt: what it shows, for those who cannot see it.
+            legend: how its lines are named, if not all of them in the usual way: keywords of
+                :func:`hardsight.report.figures.legend`.
+        """
+        name_lines(figure, **(legend or {}))
         save(figure, self.out / f"{name}.svg")
         return Figure(f"{name}.svg", caption, alt)
 

@@ -12,7 +12,7 @@ from scipy.stats import rankdata
 from hardsight._checks import require
 from hardsight.data import MemorySource, with_label_errors
 from hardsight.errors import ConfigError
-from hardsight.experiments.lab import DATASETS, Lab, Result, experiment
+from hardsight.experiments import lab as kit
 from hardsight.experiments.labels._findings import asks, finding_figure
 from hardsight.registry import SCORES, SUMMARIES
 from hardsight.stats import precision_at_k
@@ -63,7 +63,9 @@ class Setting:
     def plan(self) -> str:
         """What is trained for how long, in words."""
         rows = zip(self.datasets, self.epochs, strict=True)
-        return ", ".join(f"{epochs} epochs on {DATASETS.get(name, name)}" for name, epochs in rows)
+        return ", ".join(
+            f"{epochs} epochs on {kit.DATASETS.get(name, name)}" for name, epochs in rows
+        )
 
     def __post_init__(self) -> None:
         if len(self.epochs) != len(self.datasets):
@@ -80,7 +82,7 @@ class Setting:
             raise ConfigError(f"expected kinds among {', '.join(KINDS)}, got {self.kinds}")
 
 
-@experiment(
+@kit.experiment(
     "label-errors",
     title="Finding planted label errors: suspicion against every score and cleanlab",
     reproduces="no paper; after AUM (Pleiss et al. 2020) and confident learning "
@@ -94,7 +96,7 @@ class Setting:
     },
     asks=asks,
 )  # fmt: skip
-def label_errors(lab: Lab, setting: Setting) -> Result:
+def label_errors(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Finds wrong labels that were planted in training data.
 
     Labels are made wrong at random (symmetric noise), or swapped between classes that look alike
@@ -122,11 +124,11 @@ def label_errors(lab: Lab, setting: Setting) -> Result:
             lab.step("{dataset}: {kind} noise of {share:.0%}, seed {seed}".format(**noise))
             trials.append({**noise, "found": _found(lab, setting, **noise)})
             advance(1)
-    return Result(figures=[finding_figure(lab, trials)], data={"trials": trials})
+    return kit.Result(figures=[finding_figure(lab, trials)], data={"trials": trials})
 
 
 def _found(
-    lab: Lab, setting: Setting, *, dataset: str, kind: str, share: float, seed: int
+    lab: kit.Lab, setting: Setting, *, dataset: str, kind: str, share: float, seed: int
 ) -> dict[str, dict[str, float]]:
     """What every method finds in a noisy training set."""
     source = lab.source(dataset, "train", limit=setting.limit)
@@ -164,7 +166,7 @@ def partners(dataset: str, num_classes: int) -> dict[int, int]:
 
 
 def _trained(
-    lab: Lab, setting: Setting, source: MemorySource, *, epochs: int, seed: int, track: bool
+    lab: kit.Lab, setting: Setting, source: MemorySource, *, epochs: int, seed: int, track: bool
 ) -> TrainResult:
     return lab.train(
         setting.model, source, seed=seed, epochs=epochs, batch_size=setting.batch_size,
@@ -174,7 +176,7 @@ def _trained(
 
 
 def held_out_probs(
-    lab: Lab, setting: Setting, source: MemorySource, *, epochs: int, seed: int
+    lab: kit.Lab, setting: Setting, source: MemorySource, *, epochs: int, seed: int
 ) -> Values:
     """Probabilities ``[N, C]`` of every example by a network that did not see it.
 

@@ -8,20 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.experiments.lab import (
-    Asked,
-    Cell,
-    Claim,
-    Compared,
-    Figure,
-    Grid,
-    Lab,
-    Table,
-    all_of,
-    compared_in_pairs,
-)
+from hardsight.experiments import lab as kit
 from hardsight.registry import SCORES, SUMMARIES
-from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.report.figures import COLOURS, panels
 from hardsight.table import SUSPICION
 
 MEASURES = ("AUROC", "precision")
@@ -29,7 +18,7 @@ _NOISE = ("dataset", "kind", "share")
 _SNAPSHOT, _DYNAMICS, _PEER = "score at the end", "dynamics", "cleanlab"
 _AUM = ("AUM", "AUROC")
 # by method and measure: suspicion against it
-Found = Mapping[tuple[str, str], Compared]
+Found = Mapping[tuple[str, str], kit.Compared]
 
 
 class Findings:
@@ -50,7 +39,7 @@ class Findings:
             for trial in trials
             for method, measures in trial["found"].items()
         ]
-        self.grid = Grid.of(rows, *_NOISE, "method")
+        self.grid = kit.Grid.of(rows, *_NOISE, "method")
         self.overall = self.grid
         for key in _NOISE:
             self.overall = self.overall.mean_over(key)
@@ -88,14 +77,14 @@ class Findings:
         frame = self.grid.frame
         return list(dict.fromkeys(zip(frame["dataset"], frame["kind"], strict=True)))
 
-    def compared(self) -> dict[tuple[str, str], Compared]:
+    def compared(self) -> dict[tuple[str, str], kit.Compared]:
         """Suspicion against every other method by each measure, and AUM against the last margin."""
         pairs: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
         for measure in MEASURES:
             values = {name: self.overall.values(measure, method=name) for name in self.ranked()}
             pairs |= {(name, measure): (values[SUSPICION], values[name]) for name in self.others()}
             pairs |= {_AUM: (values["aum"], values["logit_margin"])} if measure == "AUROC" else {}
-        return compared_in_pairs(pairs)
+        return kit.compared_in_pairs(pairs)
 
 
 def source_of(method: str) -> str:
@@ -105,7 +94,7 @@ def source_of(method: str) -> str:
     return _SNAPSHOT if method in SCORES else _PEER
 
 
-def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
+def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
     """Tables and claims of all trials."""
     findings = Findings(data["trials"])
     comparisons = findings.compared()
@@ -118,7 +107,7 @@ def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
     return tables, [
         *(_at_least_as_good(findings, measure, comparisons) for measure in MEASURES),
         *(_against_cleanlab(findings, measure, comparisons) for measure in MEASURES),
-        Claim(
+        kit.Claim(
             "the margin averaged over training (AUM) finds more wrong labels than the margin at "
             "its end",
             "Pleiss et al. 2020, Section 4",
@@ -128,15 +117,15 @@ def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
     ]
 
 
-def _ranking(findings: Findings) -> Table:
+def _ranking(findings: Findings) -> kit.Table:
     groups = {f"{d.removeprefix('builtin:')}, {k}": (d, k) for d, k in findings.groups()}
-    rows: list[list[Cell]] = [
+    rows: list[list[kit.Cell]] = [
         [f"**{method}**" if method == SUSPICION else method, source_of(method)]
         + [findings.overall.cell(measure, method=method) for measure in MEASURES]
         + [findings.both(method, dataset=name, kind=kind) for name, kind in groups.values()]
         for method in findings.ranked()
     ]
-    return Table(
+    return kit.Table(
         "Who finds the planted errors",
         ("method", "from", *MEASURES, *groups),
         rows,
@@ -147,13 +136,13 @@ def _ranking(findings: Findings) -> Table:
     )
 
 
-def _comparison_table(findings: Findings, measure: str, comparisons: Found) -> Table:
-    rows: list[list[Cell]] = []
+def _comparison_table(findings: Findings, measure: str, comparisons: Found) -> kit.Table:
+    rows: list[list[kit.Cell]] = []
     for method in findings.others(measure):
         compared = comparisons[method, measure]
         p = None if math.isnan(compared.p) else f"{compared.p:.2g}"
         rows.append([method, compared.difference, compared.low, compared.high, p])
-    return Table(
+    return kit.Table(
         f"Suspicion minus each other method: {measure}",
         ("method", "difference", "low", "high", "p (Holm)"),
         rows,
@@ -163,7 +152,7 @@ def _comparison_table(findings: Findings, measure: str, comparisons: Found) -> T
     )
 
 
-def _by_setting(findings: Findings) -> Table:
+def _by_setting(findings: Findings) -> kit.Table:
     rivals, shares = findings.rivals(), sorted(findings.grid.names("share"))
     rows = [
         [name, kind, f"{share:.0%}"]
@@ -171,7 +160,7 @@ def _by_setting(findings: Findings) -> Table:
         for name, kind in findings.groups()
         for share in shares
     ]
-    return Table(
+    return kit.Table(
         "By noise: AUROC / precision",
         ("dataset", "noise", "rate", *rivals),
         rows,
@@ -180,7 +169,7 @@ def _by_setting(findings: Findings) -> Table:
     )
 
 
-def _at_least_as_good(findings: Findings, measure: str, comparisons: Found) -> Claim:
+def _at_least_as_good(findings: Findings, measure: str, comparisons: Found) -> kit.Claim:
     others = findings.others(measure)
     ahead = [method for method in others if comparisons[method, measure].difference < 0]
     surely = [method for method in ahead if comparisons[method, measure].is_above is False]
@@ -189,18 +178,18 @@ def _at_least_as_good(findings: Findings, measure: str, comparisons: Found) -> C
         f"{findings.mean(others[0], measure):.4f} (difference {comparisons[others[0], measure]}); "
         f"{len(ahead)} of {len(others)} have a higher mean, {len(surely)} of them significantly"
     )
-    return Claim(
+    return kit.Claim(
         f"suspicion is at least as good as every peer by {measure}",
         "ours",
         seen,
-        all_of([comparisons[method, measure].is_above for method in others]),
+        kit.all_of([comparisons[method, measure].is_above for method in others]),
     )
 
 
-def _against_cleanlab(findings: Findings, measure: str, comparisons: Found) -> Claim:
+def _against_cleanlab(findings: Findings, measure: str, comparisons: Found) -> kit.Claim:
     peer = findings.best(_PEER, measure)
     ours, theirs = (findings.mean(method, measure) for method in (SUSPICION, peer))
-    return Claim(
+    return kit.Claim(
         f"with the same training, suspicion finds more than the best of cleanlab by {measure}",
         "ours",
         f"{ours:.4f} against {theirs:.4f} of {peer}, difference {comparisons[peer, measure]}",
@@ -208,7 +197,7 @@ def _against_cleanlab(findings: Findings, measure: str, comparisons: Found) -> C
     )
 
 
-def finding_figure(lab: Lab, trials: Sequence[Mapping[str, Any]]) -> Figure:
+def finding_figure(lab: kit.Lab, trials: Sequence[Mapping[str, Any]]) -> kit.Figure:
     """Both measures of some methods against the share of wrong labels."""
     findings = Findings(trials)
     groups, shares = findings.groups(), sorted(findings.grid.names("share"))
@@ -227,7 +216,6 @@ def finding_figure(lab: Lab, trials: Sequence[Mapping[str, Any]]) -> Figure:
             )  # fmt: skip
         title = f"{name.removeprefix('builtin:')}, {kind}"
         ax.set(title=title, xlabel="wrong labels, %", ylabel=measure)
-    legend(figure)
     return lab.figure(
         figure, "label-errors",
         caption="How well planted label errors are found, against the share of wrong labels; mean "

@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,7 @@ from hardsight._checks import require
 from hardsight.data import MemorySource, open_source, with_label_errors
 from hardsight.errors import ConfigError
 from hardsight.exchange import patch_of
-from hardsight.experiments.lab import (
-    DATASETS,
-    Asked,
-    Cell,
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    Table,
-    compared_in_pairs,
-    experiment,
-)
+from hardsight.experiments import lab as kit
 from hardsight.experiments.labels._errors import KINDS, partners
 from hardsight.experiments.labels._reviewer import review_from_truth
 from hardsight.patch import read_patch, write_patch
@@ -80,24 +70,24 @@ class Setting:
     @property
     def on(self) -> str:
         """The data in words."""
-        return DATASETS.get(self.dataset, self.dataset)
+        return kit.DATASETS.get(self.dataset, self.dataset)
 
     def __post_init__(self) -> None:
         if not set(self.kinds) <= set(KINDS):
             raise ConfigError(f"expected kinds among {', '.join(KINDS)}, got {self.kinds}")
 
 
-def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
+def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
     """The table of accuracies, and whether a review pays."""
-    grid = Grid.of(data["trials"], "kind", "labels")
+    grid = kit.Grid.of(data["trials"], "kind", "labels")
     kinds = grid.names("kind")
-    rows: list[list[Cell]] = [
+    rows: list[list[kit.Cell]] = [
         [kind, labels, grid.cell("accuracy", kind=kind, labels=labels)]
         + [_count(grid, what, kind, labels) for what in ("wrong", "found")]
         for kind in kinds
         for labels in LABELS
     ]
-    table = Table(
+    table = kit.Table(
         "Accuracy before and after",
         ("noise", "labels", "test accuracy, %", "labels still wrong", "errors found"),
         rows,
@@ -110,8 +100,8 @@ def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
         pairs[kind, "gain"] = (values[FIXED], values[NOISY])
         pairs[kind, "choice"] = (values[FIXED], values[RANDOM])
         pairs[kind, "rest"] = (values[CLEAN], values[FIXED])
-    found = compared_in_pairs(pairs)
-    compared = Table(
+    found = kit.compared_in_pairs(pairs)
+    compared = kit.Table(
         "Paired differences of test accuracy, in points",
         ("noise", "suspects reviewed - as planted", "suspects reviewed - random review",
          "no errors - suspects reviewed"),
@@ -121,7 +111,7 @@ def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
         "all comparisons of this page.",
     )  # fmt: skip
     claims = [
-        Claim(
+        kit.Claim(
             f"{kind} noise: fixing the labels of the first {setting.reviewed:,} suspects makes the "
             "next network better",
             "ours",
@@ -130,7 +120,7 @@ def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
         )
         for kind in kinds
     ] + [
-        Claim(
+        kit.Claim(
             f"{kind} noise: it is better to review suspects than as many examples at random",
             "ours",
             f"{found[kind, 'choice']} points of test accuracy",
@@ -141,7 +131,7 @@ def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
     return [table, compared], claims
 
 
-def _count(grid: Grid, what: str, kind: str, labels: str) -> str:
+def _count(grid: kit.Grid, what: str, kind: str, labels: str) -> str:
     """A count over seeds in words; nothing if there is none."""
     values = grid.values(what, kind=kind, labels=labels)
     if not np.isfinite(values).all():
@@ -150,7 +140,7 @@ def _count(grid: Grid, what: str, kind: str, labels: str) -> str:
     return f"{np.mean(values):,.0f}{spread}"
 
 
-@experiment(
+@kit.experiment(
     "label-fixing",
     title="What it is worth to fix labels: review the suspects, retrain, measure",
     reproduces="no paper; the whole path of this program",
@@ -163,7 +153,7 @@ def _count(grid: Grid, what: str, kind: str, labels: str) -> str:
     },
     asks=asks,
 )  # fmt: skip
-def label_fixing(lab: Lab, setting: Setting) -> Result:
+def label_fixing(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Closes the loop: planted errors are found, reviewed, fixed, and trained on again.
 
     {percent} of the labels of {limit} training images of {on} are made wrong, at random
@@ -177,17 +167,13 @@ def label_fixing(lab: Lab, setting: Setting) -> Result:
     """
     for module in ("starlette", "uvicorn", "duckdb"):
         require(module, extra="app", feature="the experiment label-fixing")
-    trials: list[dict[str, Any]] = []
-    with lab.progress("reviews", len(setting.kinds) * len(setting.seeds)) as advance:
-        for kind in setting.kinds:
-            for seed in setting.seeds:
-                lab.step(f"{kind} noise, seed {seed}")
-                trials += _trial(lab, setting, kind, seed)
-                advance(1)
-    return Result(figures=[_figure(lab, trials)], data={"trials": trials})
+    cases = product(setting.kinds, setting.seeds)
+    trial = partial(_trial, lab, setting)
+    trials = lab.trials("reviews", cases, trial, told="{} noise, seed {}".format)
+    return kit.Result(figures=[_figure(lab, trials)], data={"trials": trials})
 
 
-def _trial(lab: Lab, setting: Setting, kind: str, seed: int) -> list[dict[str, Any]]:
+def _trial(lab: kit.Lab, setting: Setting, kind: str, seed: int) -> list[dict[str, Any]]:
     """One set of planted errors, and a network for each state of its labels."""
     source = lab.source(setting.dataset, "train", limit=setting.limit)
     test = lab.source(setting.dataset, "test", limit=setting.test_limit)
@@ -234,7 +220,7 @@ def _reviewed(
 
 
 def _trained(
-    lab: Lab, setting: Setting, source: MemorySource, *, seed: int, track: bool = False
+    lab: kit.Lab, setting: Setting, source: MemorySource, *, seed: int, track: bool = False
 ) -> TrainResult:
     return lab.train(
         setting.model, source, seed=seed, epochs=setting.epochs, batch_size=setting.batch_size,
@@ -243,12 +229,12 @@ def _trained(
     )  # fmt: skip
 
 
-def _accuracy(lab: Lab, run: TrainResult, test: MemorySource) -> float:
+def _accuracy(lab: kit.Lab, run: TrainResult, test: MemorySource) -> float:
     predicted = lab.outputs(run, test).logits.argmax(dim=1).numpy()
     return 100 * float((predicted == test.labels).mean())
 
 
-def _figure(lab: Lab, trials: list[dict[str, Any]]) -> Figure:
+def _figure(lab: kit.Lab, trials: list[dict[str, Any]]) -> kit.Figure:
     """Accuracy for each state of the labels; a line is a seed."""
     kinds = list(dict.fromkeys(trial["kind"] for trial in trials))
     figure, axes = panels(1, len(kinds), width=3.6, height=2.8)

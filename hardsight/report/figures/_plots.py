@@ -35,7 +35,9 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def panels(rows: int = 1, columns: int = 1, *, width: float = 3.6, height: float = 2.8) -> Any:
+def panels(
+    rows: int = 1, columns: int = 1, *, width: float = 3.6, height: float = 2.8, ylabel: str = ""
+) -> Any:
     """A figure with a grid of axes, and the axes as a flat list.
 
     Args:
@@ -43,6 +45,7 @@ def panels(rows: int = 1, columns: int = 1, *, width: float = 3.6, height: float
         columns: of the grid.
         width: of one panel, in inches.
         height: of one panel, in inches.
+        ylabel: of the first panel, for all that share its y axis.
 
     Returns:
         the matplotlib figure and its axes, row by row.
@@ -55,8 +58,9 @@ def panels(rows: int = 1, columns: int = 1, *, width: float = 3.6, height: float
     with mpl.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         FigureCanvasAgg(figure)
-        grid = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(grid.flat)
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    axes[0].set_ylabel(ylabel)
+    return figure, axes
 
 
 def density(figure: Any, axis: Any, counts: ArrayLike, x_edges: Any, y_edges: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from hardsight.errors import DataError, MissingDataError, OutputError, RunExistsError
-from hardsight.run_folder import write_text
+from hardsight.run_folder import place_of, write_text
 
 NONE = "\N{EN DASH}"  # what stands in place of a number that does not exist
 MINUS = "\N{MINUS SIGN}"
@@ -69,7 +69,7 @@ def page_file(
     Raises:
         RunExistsError: a file is there.
     """
-    place = Path(out if out is not None else run or "")
+    place = place_of(out if out is not None else run or "")
     file = place / name if place.is_dir() else place
     if file.exists() and not overwrite:
         is_page_of_run = run is not None and file.name == name and file.parent.samefile(run)

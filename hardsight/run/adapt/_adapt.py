@@ -25,7 +25,7 @@ from hardsight.run.adapt._config import (
     AdaptConfig,
     say_what_plays_no_part,
 )
-from hardsight.run.adapt._data import Pool, Target, opened_target
+from hardsight.run.adapt._data import Pool, Target, only_pictures, opened_target
 from hardsight.run.adapt._rounds import RuleRun, SharedByRules, rule_notes, run_rule
 from hardsight.run.loop import (
     chosen_device,
@@ -44,6 +44,7 @@ from hardsight.run.train import (
     numbered_for,
     opened_sources,
     output_of,
+    refuse_ranks,
     run_recipe,
     typed_model,
 )
@@ -205,6 +206,7 @@ def _run(
     config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
 ) -> AdaptResult:
     pl = require("lightning.pytorch", extra="train", feature="adapting")
+    refuse_ranks("adapting")
     claim = RunFolder(config.out).claimed(
         ADAPT, reads=(source, target), resume=config.resume, overwrite=config.overwrite
     )
@@ -225,7 +227,7 @@ def _run_in(
 
     folder, device = run.folder, chosen_device(config.device)
     stated, config = config, _as_trained(config, model)
-    sources = opened_sources(config.source, source, seed=config.seed)
+    sources = opened_sources(config.source, source, seed=config.seed, read=only_pictures)
     # of what was stated, not of what a trained model states for its images
     round_recipe = stated.recipe(stated.retrain, out=config.out, epochs=config.retrain.epochs or 1)
     check_parts(round_recipe, sources.train)

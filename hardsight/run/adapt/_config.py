@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hardsight._checks import warn
-from hardsight.config import load_config
+from hardsight.config import FromFile
 from hardsight.errors import ConfigError, OptionError, UnknownNameError
 from hardsight.registry import unknown_name
 from hardsight.run.train import (
@@ -79,7 +78,7 @@ _RETRAIN = StageConfig(epochs=2, optimizer=OptimizerConfig(lr=0.01))
 
 
 @dataclass(frozen=True)
-class AdaptConfig:
+class AdaptConfig(FromFile):
     """The keys of an adaptation's TOML file, and the keywords of :func:`hardsight.adapt`.
 
     Attributes:
@@ -162,13 +161,6 @@ class AdaptConfig:
     workers: int | None = None
     resume: bool = False
     overwrite: bool = False
-
-    @classmethod
-    def load(
-        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
-    ) -> AdaptConfig:
-        """Settings from TOML, ``KEY=VALUE`` overrides and keywords, the last one winning."""
-        return load_config(cls, file, overrides, given)
 
     @property
     def rules(self) -> tuple[str, ...]:

@@ -54,6 +54,21 @@ class Target:
         return replace(self, labels=torch.tensor(order.labels)[self.labels])
 
 
+def only_pictures(source: ExampleSource) -> ExampleSource:
+    """The same examples, if they are of the only kind that is adapted to.
+
+    Raises:
+        DataError: they are not.
+    """
+    if source.kind is not None:
+        raise DataError(
+            f"{source.spec} holds examples of the kind {source.kind.name!r}, and adapting needs "
+            "pictures or arrays; train on what is labelled of it with `hardsight train`, and "
+            "compare both domains with `hardsight evaluate --ood`"
+        )
+    return source
+
+
 def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> Target:
     """Open the target domain and check that its classes are those of the source.
 
@@ -69,6 +84,7 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
     if isinstance(source, EmbeddingSource) or source.is_stream:
         kind = "embeddings" if isinstance(source, EmbeddingSource) else "a stream"
         raise DataError(f"{source.spec} holds {kind}; adapting needs images or arrays by position")
+    only_pictures(source)
     if not len(source):
         raise DataError(
             f"the target {source.spec} has no examples; name a folder or split with some"

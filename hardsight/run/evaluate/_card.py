@@ -169,6 +169,8 @@ def evaluation_card(
     train_split: str | None = None,
     group: str | Sequence[str] | Mapping[str, Any] | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
@@ -229,6 +231,8 @@ def evaluation_card(
             the first folder of their paths, or FILE.csv:COLUMN for a table with a column ``id``,
             ``path`` or ``index``. In Python also arrays by name.
         data_root: folder above those of named datasets, such as cifar10/.
+        text_column: column of the files that holds the texts to classify, if it is not called text.
+        label_column: column that holds the labels, if it is not called label.
         classes: class names of the data, position = label.
         num_classes: number of classes, for model factories that take it.
         preprocessing: what the models want done to images; by default what their configs say.
@@ -286,7 +290,8 @@ def evaluation_card(
     settings = {
         "out": out, "head": head, "output": output, "split": split, "ood_split": ood_split,
         "train_split": train_split, "group": list(group) if isinstance(group, Mapping) else group,
-        "data_root": data_root, "classes": classes,
+        "data_root": data_root, "text_column": text_column, "label_column": label_column,
+        "classes": classes,
         "num_classes": num_classes, "preprocessing": preprocessing, "size": size, "mean": mean,
         "std": std, "channels": channels, "crop": crop, "squash": squash, "white": white,
         "model_classes": model_classes, "class_order": class_order,
@@ -310,16 +315,20 @@ def evaluation_card(
             run = stack.enter_context(claim)
         place = chosen_device(str(device))
         roots = _roots(data_root, data, *others, train)
-        source = _images(data, split, classes, roots)
-        foreign = [_images(data_set, ood_split, None, roots) for data_set in others]
-        training = None if train is None else _images(train, train_split, classes, roots)
+        columns = (text_column, label_column)
+        source = _examples(data, split, classes, roots, columns)
+        foreign = [_examples(data_set, ood_split, None, roots, columns) for data_set in others]
+        training = None
+        if train is not None:
+            training = _examples(train, train_split, classes, roots, columns)
+        batch_size = batch_size or (256 if place.type == "cuda" else 64)
         named = stated_classes(model_classes)
         pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
         subjects = [
             subject_of(
                 stack, model, source, pixels, device=place, preprocessing=preprocessing,
                 class_names=named, head=head, output=output, num_classes=num_classes, seed=seed,
-                trust_remote_code=trust_remote_code,
+                trust_remote_code=trust_remote_code, batch_size=batch_size,
             )
             for model in listed_models(models)
         ]  # fmt: skip
@@ -329,7 +338,6 @@ def evaluation_card(
             training = numbered_alike(training, source, order, subjects[0], class_order)
         asked = epsilons is not None or epsilons_l2 is not None
         _check_normalisation(subjects, asked=asked)
-        batch_size = batch_size or (256 if place.type == "cuda" else 64)
         if run is not None:
             sets: dict[str, Sequence[ExampleSource | None]] = {
                 "data": [source], "foreign data": foreign, "training data": [training],
@@ -444,6 +452,9 @@ def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
     """Raise if attacks were asked for that would need a guess."""
     for subject in subjects:
         why = unknown_normalisation(subject)
+        if subject.kind is not None:
+            why = f"attacks change pixels, and {subject.name} reads the kind {subject.kind.name!r}"
+            why += "; leave epsilons and epsilons_l2 (--epsilons, --epsilons-l2) out"
         if asked and why:
             raise OptionError(why)
 
@@ -479,14 +490,27 @@ def _roots(root: str | os.PathLike[str] | None, *data: Any) -> dict[str, Any]:
     return {} if root is None else dict.fromkeys(named, root)
 
 
-def _images(
-    data: Any, split: str | None, classes: Sequence[str] | None, roots: dict[str, Any]
+def _examples(
+    data: Any,
+    split: str | None,
+    classes: Sequence[str] | None,
+    roots: dict[str, Any],
+    columns: tuple[str | None, str | None],
 ) -> ExampleSource:
     root = roots.get(data) if isinstance(data, str) else None
-    source = decoded_once(open_source(data, split=split, classes=classes, data_root=root))
+    opened = open_source(
+        data, split=split, classes=classes, data_root=root,
+        text_column=columns[0], label_column=columns[1],
+    )  # fmt: skip
+    source = decoded_once(opened)
     if isinstance(source, EmbeddingSource):
         raise OptionError(
             f"{source.spec} holds embeddings; an evaluation needs examples a model can be run on"
+        )
+    if source.kind is not None and source.kind.task != "classify":
+        raise OptionError(
+            f"{source.spec} has no label for each example, so that there is nothing to evaluate; "
+            "`hardsight score` gives its tokens a row each"
         )
     return source
 

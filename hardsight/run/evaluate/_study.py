@@ -114,14 +114,16 @@ class Study:
 
     def _pass(self, subject: Subject, source: ExampleSource, *, own: bool = True) -> Outputs:
         number = len(list(self.folder.iterdir()))
-        length = length_of(source)
+        length, kind = length_of(source), subject.kind
         with progress(f"{subject.name}: {source.spec}", total=length, show=self.show) as advance:
             outputs = collected(
                 subject,
-                source,
+                subject.reading(source),
                 self.folder / str(number),
-                batch_size=self.batch_size,
-                workers=chosen_workers(self.workers, length=length),
+                batch_size=self.batch_size * (1 if kind is None else kind.batches_at_once),
+                workers=0
+                if self.workers is None and kind is not None and not kind.in_processes
+                else chosen_workers(self.workers, length=length),
                 advance=advance,
                 has_own_labels=own,
             )
@@ -218,6 +220,8 @@ class Study:
         ]
 
     def _no_images(self) -> str:
+        if self.source.kind is not None:
+            return f"it is for pictures, and the data holds the kind {self.source.kind.name!r}"
         if any(subject.shape is None or len(subject.shape) != 3 for subject in self.subjects):
             return "the inputs are not images [C, H, W]"
         if length_of(self.source) is None:

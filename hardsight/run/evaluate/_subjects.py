@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from hardsight.data import ExampleSource
 from hardsight.data.pixels import PixelOptions
-from hardsight.errors import OptionError
+from hardsight.data.source import InputKind
+from hardsight.errors import DataError, OptionError
 from hardsight.heads import Head, logit_rows
 from hardsight.models import ClassNames
 from hardsight.preprocessing import Preprocessing
@@ -52,6 +53,7 @@ class Subject:
         device: where it runs.
         facts: spec, weights and digests for the card.
         class_names: of its outputs, if it tells them.
+        kind: how it reads examples that are not pictures, such as by its tokenizer.
     """
 
     name: str
@@ -63,10 +65,29 @@ class Subject:
     device: torch.device
     facts: dict[str, Any]
     class_names: ClassNames = field(default_factory=ClassNames)
+    kind: InputKind | None = None
+
+    def reading(self, source: ExampleSource) -> ExampleSource:
+        """Data as this model reads it.
+
+        Raises:
+            DataError: examples of another kind than those that are evaluated.
+        """
+        own, other = (_named(kind) for kind in (self.kind, source.kind))
+        if own != other:
+            raise DataError(
+                f"{source.spec} holds {other}, and the evaluated data {own}, of which {self.name} "
+                "is a model; name data of the same kind"
+            )
+        return source if self.kind is None else source.of_kind(self.kind)
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits ``[N, C]`` of inputs ``[N, ...]``."""
         return logit_rows(self.model(inputs))
+
+
+def _named(kind: InputKind | None) -> str:
+    return "pictures or arrays" if kind is None else f"examples of the kind {kind.name!r}"
 
 
 def listed_models(models: Any) -> list[tuple[str | None, Any, Any]]:
@@ -110,7 +131,7 @@ def subject_of(
     ready = stack.enter_context(work)
     head, loaded = ready.traits.head, ready.loaded
     assert head is not None
-    done = ready.applied_to(source)
+    done = ready.applied_to(ready.source)
     return Subject(
         name=name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}"),
         model=ready.network,
@@ -122,6 +143,7 @@ def subject_of(
         device=options["device"],
         facts={**ready.facts(), "preprocessing": dataclasses.asdict(done)},
         class_names=ready.class_names,
+        kind=ready.source.kind,
     )
 
 

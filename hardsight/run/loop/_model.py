@@ -517,8 +517,8 @@ def model_at_work(
     """
     if source.kind is not None and batch_size is None:
         raise DataError(
-            f"{source.spec} holds examples of the kind {source.kind.name!r}, which `score` and "
-            "`train` read; this command needs pictures or arrays"
+            f"{source.spec} holds examples of the kind {source.kind.name!r}, which `score`, "
+            "`train` and `evaluate` read; this command needs pictures or arrays"
         )
     with ExitStack() as stack:
         # a user's own model goes back as it came; one we built is ours

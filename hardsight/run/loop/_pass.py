@@ -365,14 +365,19 @@ class ModelPass:
             OutOfMemoryError: the batch does not fit into memory.
             ModelError: the model cannot be run on it.
         """
-        if isinstance(inputs, Parts):
-            # texts of several lengths come as parts, each padded to its own
-            each = [self.outputs(part, ids) for part in inputs.inputs]
-            embeddings = [part for part, _ in each if part is not None]
-            logits = torch.cat([part for _, part in each])
-            logits = logits if self._placed is not None else logits[inputs.order]
-            return torch.cat(embeddings)[inputs.order] if embeddings else None, logits
         self._count += 1
+        if not isinstance(inputs, Parts):
+            return self._once(inputs, ids)
+        # texts of several lengths come as parts, each padded to its own and in another order
+        names = [None] * len(inputs.sizes) if ids is None else inputs.split(ids)
+        each = [self._once(*part) for part in zip(inputs.inputs, names, strict=True)]
+        embeddings = [part for part, _ in each if part is not None]
+        logits = torch.cat([part for _, part in each])
+        logits = logits if self._placed is not None else logits[inputs.order]
+        return torch.cat(embeddings)[inputs.order] if embeddings else None, logits
+
+    def _once(self, inputs: Any, ids: Sequence[str] | None) -> tuple[Tensor | None, Tensor]:
+        """What goes through the model at once."""
         with (
             self.memory_errors(ids),
             model_errors(self._name, self._where(ids), goes_on=self._goes_on),

@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -220,9 +220,9 @@ class _Seen:
         self._head, self._file, self.errors = head, file, 0
         kept: dict[str, NDArray[Any]] = {}
         count = 0
-        sink = None if file is None else file.open("wb")
         pool = source.without_labels()
         with (
+            nullcontext() if file is None else file.open("wb") as sink,
             ModelPass(ready.network, head, device=device) as running,
             progress(f"reading {source.spec}", total=len(source), show=show) as advance,
         ):
@@ -247,8 +247,6 @@ class _Seen:
                     count += len(passed.batch.index)
                     if sink is not None:
                         sink.write(passed.embeddings.float().cpu().numpy().tobytes())
-        if sink is not None:
-            sink.close()
         if not count:
             raise DataError(f"none of the examples of {source.spec} could be read")
         whole = {name: values[:count] for name, values in kept.items()}

@@ -127,7 +127,7 @@ def _connect(ray: Any, address: str | None) -> None:
         try:
             with _saying_what_takes_long("start on this machine", _SLOW_START):
                 ray.init(address="local", include_dashboard=False, **quiet)
-        except (OSError, RuntimeError, ValueError) as err:
+        except Exception as err:  # of no type of its own if a node is too slow to start
             raise EngineError(f"Ray did not start on this machine ({_first_line(err)})") from err
         return
     if address.startswith("ray://"):
@@ -423,7 +423,7 @@ class ShardActor:
             return self._work.shard(number)[:2]
         folder = RunFolder(self._job.folder)
         self._check_folder(folder)
-        if number not in folder.done():  # a call is repeated if its answer was lost with a node
+        if not folder.has_shard(number):  # a call is repeated if its answer was lost with a node
             rows, unread, embeddings = self._work.shard(number)
             # again: a run that replaced this one meanwhile, after its driver died, must not get it
             self._check_folder(folder)
@@ -449,7 +449,7 @@ class ShardActor:
         if here is None or differences(here, self._job.made_of, may_change=MAY_CHANGE):
             raise OutputError(
                 f"{folder.folder} on {socket.gethostname()} is not the folder of this run; choose "
-                "an --out on a disk that all nodes share"
+                "an --out on a disk that all nodes share, or in an object store"
             )
 
 

@@ -56,6 +56,8 @@ from hardsight.run.score._stored import by_stored_head
 from hardsight.run_folder import (
     SCORE,
     RunFolder,
+    StorePath,
+    place_of,
 )
 from hardsight.table import ScoreTable, read_table
 
@@ -229,8 +231,8 @@ def score(
             the data.
         batch_size: examples per batch; by default chosen for the device.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        out: folder of the run; table.parquet and more appear in it. In Python ``None`` keeps the
-            table in memory.
+        out: folder of the run, or the URL of one in an object store (``s3://bucket/run``);
+            table.parquet and more appear in it. In Python ``None`` keeps the table in memory.
         resume: continue the unfinished run in ``out``, with the same settings; the table is the
             same as without a break. In Python the table of a finished run is returned as it is.
             Settings must be those the run was begun with, but for ``MAY_CHANGE``.
@@ -399,7 +401,7 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
             source = decoded_once(source, workers=asked.workers, show=asked.show_progress)
         marks = data_marks(source)  # before classes are matched: of the data as it was named
         if asked.tokenizer is not None and (
-            isinstance(source, EmbeddingSource) or source.kind is None
+            isinstance(source, EmbeddingSource) or source.kind is None or not source.kind.has_words
         ):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
         groups = None if asked.group is None else groups_of(source, asked.group, plan.specs)
@@ -451,6 +453,12 @@ def _checked(asked: Asked) -> Asked:
         asked = dataclasses.replace(asked, sample=_sample_of_folds(asked.sample))
     if asked.keep_embeddings and asked.out is None:
         raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
+    on_disk = [name for name in ("keep_embeddings", "out_of_sample") if getattr(asked, name)]
+    if on_disk and asked.out is not None and isinstance(place_of(asked.out), StorePath):
+        raise OptionError(
+            f"{on_disk[0]} keeps arrays that are read in place, so that it needs a folder on a "
+            f"disk, got {os.fspath(asked.out)}; write the run to a disk and copy it"
+        )
     return asked
 
 

@@ -8,6 +8,7 @@ from hardsight.run.train._batches import StreamedBatches as StreamedBatches
 from hardsight.run.train._batches import Ticket as Ticket
 from hardsight.run.train._batches import TrainBatches as TrainBatches
 from hardsight.run.train._batches import class_balanced_rows as class_balanced_rows
+from hardsight.run.train._batches import evaluation_batches as evaluation_batches
 from hardsight.run.train._capture import HostState as HostState
 from hardsight.run.train._capture import Passed as Passed
 from hardsight.run.train._capture import RecordedStep as RecordedStep
@@ -56,6 +57,7 @@ from hardsight.run.train._objective import recorded_options as recorded_options
 from hardsight.run.train._objective import scheduler_of as scheduler_of
 from hardsight.run.train._ranks import Shard as Shard
 from hardsight.run.train._ranks import Share as Share
+from hardsight.run.train._ranks import refuse_ranks as refuse_ranks
 from hardsight.run.train._train import TrainResult as TrainResult
 from hardsight.run.train._train import run_recipe as run_recipe
 from hardsight.run.train._train import run_train as run_train

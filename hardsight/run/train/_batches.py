@@ -373,6 +373,24 @@ class EvaluationBatches:
             yield whole.index[rows], whole.inputs[rows], whole.labels[rows]
 
 
+def evaluation_batches(
+    data: Decoded,
+    pixels: Pixels,
+    config: TrainConfig,
+    *,
+    shard: Shard,
+    workers: int,
+    resident: bool,
+    show: bool | None,
+) -> EvaluationBatches:
+    """Batches of examples that a model is judged by; at least 256, as no gradient is kept."""
+    whole = decoded_whole(data, workers=workers, show=show) if resident else None
+    size = max(256, config.batch_size)
+    return EvaluationBatches(
+        data, pixels, batch_size=size, shard=shard, workers=workers, whole=whole
+    )
+
+
 def batches_of(
     sources: Sources,
     config: TrainConfig,
@@ -393,15 +411,12 @@ def batches_of(
     if resident is None:
         resident = fits(sources.train, device, config.augment.crop_padding)
 
-    def whole(data: Decoded) -> TrainBatch | None:
-        return decoded_whole(data, workers=workers, show=show) if resident else None
-
     common: dict[str, Any] = {
         "batch_size": config.batch_size, "seed": config.seed, "shard": shard,
         "rows": rows,
     }  # fmt: skip
     train: TrainBatches
-    decoded = whole(sources.train)
+    decoded = decoded_whole(sources.train, workers=workers, show=show) if resident else None
     if decoded is not None:
         train = ResidentBatches(decoded, pixels, config.augment, **common)
     else:
@@ -415,12 +430,7 @@ def batches_of(
             )
     if held is None:
         return train, None, pixels
-    validation = EvaluationBatches(
-        held,
-        pixels,
-        batch_size=max(256, config.batch_size),
-        shard=shard,
-        workers=workers,
-        whole=whole(held),
+    validation = evaluation_batches(
+        held, pixels, config, shard=shard, workers=workers, resident=resident, show=show
     )
     return train, validation, pixels

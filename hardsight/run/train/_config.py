@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from hardsight.config import check_settings, load_config, setting
+from hardsight.config import FromFile, check_settings, setting
 from hardsight.errors import ConfigError
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -281,7 +280,7 @@ class AdversarialConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(FromFile):
     """A recipe: the keys of its TOML file, and the keywords of :func:`hardsight.train`.
 
     Attributes:
@@ -307,7 +306,7 @@ class TrainConfig:
             classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         devices: how many of them; under torchrun and srun as many as they start.
-        num_nodes: machines, each with as many devices; likewise.
+        num_nodes: machines, each with as many devices; under torchrun and srun as many as they use.
         strategy: ``auto`` or ``ddp``, run by Lightning; of several devices ``auto`` is ``ddp``.
         precision: ``auto`` (bfloat16 on a GPU that has it), ``float32``, ``bfloat16``,
             ``float16``; the last two are mixed precision.
@@ -368,13 +367,6 @@ class TrainConfig:
     track_test: bool = False
     resume: bool = False
     overwrite: bool = False
-
-    @classmethod
-    def load(
-        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
-    ) -> TrainConfig:
-        """A recipe from TOML, ``KEY=VALUE`` overrides and keywords, the last one winning."""
-        return load_config(cls, file, overrides, given)
 
     def __post_init__(self) -> None:
         _check_tables(self)
@@ -534,14 +526,14 @@ def _check_active(losses: Sequence[LossConfig], epochs: int) -> None:
     """Raise if the model would learn nothing in some epoch."""
     silent = [epoch for epoch in range(epochs) if not any(loss.weight_at(epoch) for loss in losses)]
     if silent:
-        spans = ", ".join(_span(loss) for loss in losses)
+        spans = ", ".join(span_in_words(loss) for loss in losses)
         raise ConfigError(
-            f"every loss is off in {_listed(silent)} (counted from 0) of {epochs}, so nothing "
-            f"would be learned there: {spans}; let one of them play a part in every epoch"
+            f"every loss is off in {epochs_in_words(silent)} (counted from 0) of {epochs}, so "
+            f"nothing would be learned there: {spans}; let one of them play a part in every epoch"
         )
 
 
-def _span(loss: LossConfig) -> str:
+def span_in_words(loss: LossConfig) -> str:
     """When a loss plays a part, in words."""
     if not loss.weight:
         return f"{loss.name} has a weight of 0"
@@ -551,7 +543,7 @@ def _span(loss: LossConfig) -> str:
     return f"{loss.name}{since}{until}{ramp}"
 
 
-def _listed(epochs: Sequence[int]) -> str:
+def epochs_in_words(epochs: Sequence[int]) -> str:
     """Epochs in words, runs of them as their ends."""
     runs: list[list[int]] = []
     for epoch in epochs:

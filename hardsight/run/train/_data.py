@@ -188,14 +188,12 @@ def opened_sources(
 def warn_of_shared(sources: Sources) -> None:
     """Warn of examples that judge the model and that it learns from."""
     for name, overlap in sources.shared.items():
-        if overlap is None or not overlap.shared or overlap.first is None:
-            continue
-        own, same = overlap.first
-        warn(
-            f"{overlap.shared:,} of {overlap.looked_at:,} {name} examples looked at are also in "
-            f"the training data, byte for byte, such as {own} ({same} there): what is measured on "
-            "them says nothing about new data; remove them from one of the two"
-        )
+        said = overlap and overlap.warning(f"{name} examples", "the training data")
+        if said:
+            warn(
+                f"{said}: what is measured on them says nothing about new data; remove them from "
+                "one of the two"
+            )
 
 
 def normalised_for(loaded: LoadedModel, sources: Sources, config: DataConfig) -> Sources:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +133,11 @@ def run_folds(
         if not run.is_done:
             goes_on = run.goes_on
             run.begin()
-            each = [
-                _Fold(run.folder, config, source, folds, number).scored(
-                    model, data, validation=validation, goes_on=goes_on, show=show
-                )
-                for number in range(1, config.folds + 1)
-            ]
+            fold = partial(
+                _Fold, run.folder, config, source, folds, model=model, data=data,
+                validation=validation, goes_on=goes_on, show=show,
+            )  # fmt: skip
+            each = [fold(number=number).scored() for number in range(1, config.folds + 1)]
             _keep(run, config, source, folds, each, show)
             run.finish()
     return _result(run.folder)
@@ -146,14 +146,12 @@ def run_folds(
 def _warn_of_copies(source: ExampleSource, folds: Folds) -> None:
     """Warn of examples that the model of their fold has seen after all, in another place."""
     overlap = shared_examples(source.subset(folds.unseen(1)), source, folds.seen(1).tolist())
-    if overlap is None or not overlap.shared or overlap.first is None:
-        return
-    own, same = overlap.first
-    warn(
-        f"{overlap.shared:,} of {overlap.looked_at:,} examples of fold 1 looked at are also in "
-        f"other folds, byte for byte, such as {own} ({same} there): their rows say out-of-sample, "
-        "but their model learned from the copy; remove the copies first"
-    )
+    said = overlap and overlap.warning("examples of fold 1", "other folds")
+    if said:
+        warn(
+            f"{said}: their rows say out-of-sample, but their model learned from the copy; remove "
+            "the copies first"
+        )
 
 
 @dataclass(frozen=True)
@@ -166,6 +164,11 @@ class _Fold:
         source: all examples.
         folds: how they are shared out.
         number: of this fold, from 1.
+        model: to start from, or its name.
+        data: as the user gave it.
+        validation: examples that judge every fold's model, if the user gave any.
+        goes_on: whether what an interrupted run left is taken up.
+        show: force progress bars on or off.
     """
 
     run: Path
@@ -173,26 +176,23 @@ class _Fold:
     source: ExampleSource
     folds: Folds
     number: int
+    model: str | nn.Module
+    data: Any
+    validation: Any
+    goes_on: bool
+    show: bool | None
 
     @property
     def folder(self) -> Path:
         """Where its model and its scores lie."""
         return fold_folder(self.run, self.number)
 
-    def scored(
-        self,
-        model: str | nn.Module,
-        data: Any,
-        *,
-        validation: Any,
-        goes_on: bool,
-        show: bool | None,
-    ) -> ScoreTable:
+    def scored(self) -> ScoreTable:
         """The rows of the examples that the model of this fold did not see."""
         scores = self.folder / "scores"
         if RunFolder(scores).finished:
             return read_table(scores)
-        trained = self._trained(model, data, validation=validation, goes_on=goes_on, show=show)
+        trained = self._trained()
         unseen = self.source.subset(self.folds.unseen(self.number))
         config = self.config
         table = score(
@@ -210,42 +210,36 @@ class _Fold:
             thumbnails=0,
             seed=config.seed,
             out=scores,
-            resume=goes_on,
-            show_progress=show,
+            resume=self.goes_on,
+            show_progress=self.show,
         )
         remove(self.folder / "model" / "checkpoints")  # for training to go on from; the model stays
         return table
 
-    def _trained(
-        self,
-        model: str | nn.Module,
-        data: Any,
-        *,
-        validation: Any,
-        goes_on: bool,
-        show: bool | None,
-    ) -> TrainResult:
+    def _trained(self) -> TrainResult:
         config = dataclasses.replace(
-            self.config, out=str(self.folder / "model"), folds=None, resume=goes_on,
+            self.config, out=str(self.folder / "model"), folds=None, resume=self.goes_on,
             overwrite=False, thumbnails=TrainConfig.thumbnails,
         )  # fmt: skip
-        own = copy.deepcopy(model) if isinstance(model, nn.Module) else model
+        own = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model
         what = f"all but fold {self.number} of {self.folds.count}"
         part = PartOfData(self.source, self.folds.seen(self.number), what)
-        return run_recipe(config, own, data, show, validation=validation, part=part)
+        return run_recipe(config, own, self.data, self.show, validation=self.validation, part=part)
 
-    def facts(self, table: ScoreTable) -> dict[str, Any]:
-        """What came of the fold."""
-        result = json.loads((self.folder / "model" / "result.json").read_text(encoding="utf-8"))
-        return {
-            "fold": self.number,
-            "learned_from": result["train_examples"],
-            "validated_on": result["validation_examples"],
-            "scored": len(table),
-            "accuracy": table.accuracy(),
-            "best_epoch": result["best_epoch"],
-            "test": result["test"],
-        }
+
+def _facts(run: Path, number: int, table: ScoreTable) -> dict[str, Any]:
+    """What came of a fold."""
+    file = fold_folder(run, number) / "model" / "result.json"
+    result = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        "fold": number,
+        "learned_from": result["train_examples"],
+        "validated_on": result["validation_examples"],
+        "scored": len(table),
+        "accuracy": table.accuracy(),
+        "best_epoch": result["best_epoch"],
+        "test": result["test"],
+    }
 
 
 def _keep(
@@ -257,10 +251,7 @@ def _keep(
     show: bool | None,
 ) -> None:
     """Write one table of all folds, with pictures and examples without a row beside it."""
-    each = [
-        _Fold(run.folder, config, source, folds, number).facts(table)
-        for number, table in enumerate(tables, start=1)
-    ]
+    each = [_facts(run.folder, number, table) for number, table in enumerate(tables, start=1)]
     rows = pa.concat_tables(
         with_folds(table.to_arrow().replace_schema_metadata(None), number)
         for number, table in enumerate(tables, start=1)

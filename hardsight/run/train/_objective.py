@@ -182,8 +182,8 @@ class TotalLoss:
                     f"change its options {term.config.options}"
                 ) from err
 
-    def trains_head(self, *, epochs: int, num_classes: int) -> bool:
-        """Whether a loss that plays a part in one of the epochs depends on the head's weights.
+    def epochs_without_head(self, *, epochs: int, num_classes: int) -> list[int]:
+        """The epochs in which no loss that plays a part depends on the head's weights.
 
         Tried on a few rows: contrastive losses take the logits, and only compare predictions.
 
@@ -194,11 +194,12 @@ class TotalLoss:
         tensors = _drawn(num_classes, width=8)
         for name in ("logits", *_CLASS_INPUTS):
             tensors[name].requires_grad_()
-        return any(
-            term(tensors, step=0).requires_grad
-            for term in self.terms
-            if any(term.config.weight_at(epoch) for epoch in range(epochs))
-        )
+        reaching = [term for term in self.terms if term(tensors, step=0).requires_grad]
+        return [
+            epoch
+            for epoch in range(epochs)
+            if not any(term.config.weight_at(epoch) for term in reaching)
+        ]
 
     @property
     def _names(self) -> set[str]:

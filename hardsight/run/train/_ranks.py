@@ -86,8 +86,8 @@ def on_ranks(config: TrainConfig) -> TrainConfig:
     Raises:
         ConfigError: the recipe says another number, or the launcher's cannot be trained with.
     """
-    launched = _by_torchrun() or _by_slurm(config)
-    if launched is None or launched.devices * launched.num_nodes == 1:
+    launched = _launched(config.devices * config.num_nodes)
+    if launched is None:
         return config
     stated = (config.devices, config.num_nodes)
     if stated not in ((1, 1), (launched.devices, launched.num_nodes)):
@@ -96,6 +96,32 @@ def on_ranks(config: TrainConfig) -> TrainConfig:
             f"{config.num_nodes}; leave both out, or start as many processes"
         )
     return dataclasses.replace(config, devices=launched.devices, num_nodes=launched.num_nodes)
+
+
+def refuse_ranks(what: str) -> None:
+    """Raise if a launcher has started several processes for what is done by one.
+
+    Without it the first of them would do all of the work, and the others find its folder locked.
+
+    Args:
+        what: is done, such as "adapting".
+
+    Raises:
+        ConfigError: it has; says how to start one.
+    """
+    launched = _launched(1)
+    if launched is not None:
+        raise ConfigError(
+            f"{launched.said}, and {what} is done by one process; start it without {launched.by}"
+        )
+
+
+def _launched(stated: int) -> Launched | None:
+    """Several processes that somebody has started; ``stated`` is how many the recipe asks for."""
+    launched = _by_torchrun() or _by_slurm(stated)
+    if launched is None or launched.devices * launched.num_nodes == 1:
+        return None
+    return launched
 
 
 def _by_torchrun() -> Launched | None:
@@ -110,14 +136,14 @@ def _by_torchrun() -> Launched | None:
     return Launched("torchrun", here, total // here)
 
 
-def _by_slurm(config: TrainConfig) -> Launched | None:
+def _by_slurm(stated: int) -> Launched | None:
     """The tasks of ``srun``; Lightning, too, leaves sessions named bash or interactive alone."""
     asked = int(os.environ.get("SLURM_NTASKS", "1"))
     if asked == 1 or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
         return None
     started = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))  # only srun sets it
     if started == 1:
-        if config.devices * config.num_nodes > 1:
+        if stated > 1:
             raise ConfigError(
                 f"the Slurm job has {asked} tasks, but this process was started without srun, so "
                 f"that nobody starts the others; run: srun hardsight train ..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
@@ -30,7 +31,12 @@ from hardsight.run.loop import (
     returning,
 )
 from hardsight.run.train._batches import EpochRows, EvaluationBatches, Pixels, batches_of
-from hardsight.run.train._config import SamplingConfig, TrainConfig
+from hardsight.run.train._config import (
+    SamplingConfig,
+    TrainConfig,
+    epochs_in_words,
+    span_in_words,
+)
 from hardsight.run.train._data import (
     PartOfData,
     Sources,
@@ -69,10 +75,10 @@ from hardsight.run.train._folder import (
     trackers_of,
 )
 from hardsight.run.train._images import Decoded
+from hardsight.run.train._kinds import KindReader
 from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
 from hardsight.run.train._ranks import Shard, on_ranks
 from hardsight.run.train._sampling import SelfPaced, epoch_rows
-from hardsight.run.train._texts import TextReader
 from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
@@ -296,6 +302,7 @@ class _Task:
         show: force progress bars on or off.
         title: of the progress bar.
         rows: which examples an epoch draws, if not every one once.
+        has_one_shape: whether a step of a full batch can be recorded.
     """
 
     config: TrainConfig
@@ -310,6 +317,7 @@ class _Task:
     show: bool | None
     title: str
     rows: EpochRows | None = None
+    has_one_shape: bool = True
 
 
 def run_recipe(
@@ -331,14 +339,14 @@ def run_recipe(
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
-        texts: TextReader | None = None
+        reader: KindReader | None = None
 
         def read(source: ExampleSource) -> ExampleSource:
-            nonlocal texts
+            nonlocal reader
             if source.kind is None and config.data.tokenizer is None:
                 return source
-            texts = texts or TextReader(config, model, device)
-            return texts.read(source)
+            reader = reader or KindReader(config, model, device)
+            return reader.read(source)
 
         sources = opened_sources(
             config.data,
@@ -350,9 +358,9 @@ def run_recipe(
             read=read,
         )
         loaded = None
-        if texts is not None:
-            loaded = texts.loaded
-            stack.enter_context(texts.at_work())
+        if reader is not None:
+            loaded = reader.loaded
+            stack.enter_context(reader.at_work())
         is_stated = None not in (config.data.mean, config.data.std)
         loaded = loaded or loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
@@ -399,6 +407,7 @@ def run_recipe(
                 show=show,
                 title="training" if part is None else f"training on {part.what}",
                 rows=rows_of_epoch,
+                has_one_shape=reader is None or reader.kind is None or reader.kind.has_one_shape,
             ),
         )
 
@@ -437,10 +446,18 @@ def _tell_what_is_not_trained(
             f"the head learns from the features of {config.model.name} {origin}; name "
             "model.weights, or leave freeze_body out"
         )
-    num_classes = len(sources.order.names)
-    if config.freeze_body or loss.trains_head(epochs=config.epochs, num_classes=num_classes):
-        return  # or refused later, as nothing would learn
     names = ", ".join(term.config.name for term in loss.terms)
+    num_classes = len(sources.order.names)
+    idle = loss.epochs_without_head(epochs=config.epochs, num_classes=num_classes)
+    if config.freeze_body and idle:
+        raise ConfigError(
+            "freeze_body lets the head alone learn, and no loss depends on its weights in "
+            f"{epochs_in_words(idle)} (counted from 0) of {config.epochs}: "
+            f"{', '.join(map(span_in_words, config.loss))}; let one that reads the logits, such as "
+            "cross_entropy, play a part in every epoch, or leave freeze_body out"
+        )
+    if len(idle) < config.epochs:
+        return
     warn(
         f"the head is not trained: no loss depends on its weights ({names}), so that predictions "
         "and accuracy are those of the weights it begins with; add one that reads the logits, such "
@@ -496,7 +513,7 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
     from hardsight.run.train.engine import TrainModule, evaluation_tracking
 
     config, sources, head, model = task.config, task.sources, task.head, task.loaded.model
-    is_recorded = records_steps(config, task.device)
+    is_recorded = task.has_one_shape and records_steps(config, task.device)
     start = start_of(config)
     trainer = trainer_of(pl, config, task.device, task.loss)
     shard = Shard(trainer.global_rank, trainer.world_size)
@@ -594,6 +611,12 @@ def _tested(task: _Task, test: Decoded, pixels: Pixels) -> dict[str, float]:
         logits = logits_of(model(batch.inputs)).float()
         tally.add(nn.functional.cross_entropy(logits, batch.labels), logits, batch.labels)
     loss, accuracy = tally.means()
+    if not math.isfinite(loss):  # finite weights can be too large for what follows from them
+        warn(
+            f"the test loss is {loss}: the trained model has outputs that are not finite or beyond "
+            "all measure, and its accuracy means nothing; lower optimizer.lr or the options of the "
+            "loss, or set gradient_clip"
+        )
     return {"accuracy": accuracy, "loss": loss, "examples": len(test)}
 
 

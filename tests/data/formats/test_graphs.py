@@ -12,7 +12,7 @@ from PIL import Image
 import hardsight as hs
 from hardsight.data import open_source
 from hardsight.data.graphs import Graph, drawing, joined
-from hardsight.errors import DataError, HardsightWarning, OptionError
+from hardsight.errors import ConfigError, DataError, HardsightWarning, OptionError
 from hardsight.models import SAGPoolNet
 
 FILES = {  # a triangle, a pair, a chain of three
@@ -123,3 +123,67 @@ def test_graphs_of_any_size_are_drawn(nodes):
     assert image.size == (160, 160)
     assert len(image.getcolors(1 << 16)) > 1
     assert drawing(graph) == drawing(graph)
+
+
+NET = """
+import torch
+from torch import nn
+
+
+class MeanNet(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 8), nn.Linear(8, num_classes)
+
+    def forward(self, x, edge_index, batch):
+        nodes = torch.tanh(self.body(x))
+        sums = nodes.new_zeros(int(batch.max()) + 1, 8).index_add(0, batch, nodes)
+        return self.head(sums / torch.bincount(batch)[:, None])
+
+
+def make(num_classes):
+    return MeanNet(num_classes)
+"""
+
+
+def labelled_folder(folder, count=40):
+    """Chains of one to five nodes; the kind of their nodes is their class."""
+    sizes = [1 + at % 5 for at in range(count)]
+    kinds = [at // 5 % 2 for at in range(count)]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    edges = [(node, node + 1) for first, size in zip(starts, sizes, strict=False)
+             for node in range(first + 1, first + size)]  # fmt: skip
+    return tu_folder(
+        folder,
+        A="".join(f"{a}, {b}\n{b}, {a}\n" for a, b in edges),
+        graph_indicator="".join(f"{at + 1}\n" * size for at, size in enumerate(sizes)),
+        graph_labels="".join(f"{kind}\n" for kind in kinds),
+        node_labels="".join(f"{kind}\n" * size for kind, size in zip(kinds, sizes, strict=True)),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.* have nodes without edges")
+def test_a_recipe_trains_on_graphs_and_tracks_every_one(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    data, model = labelled_folder(tmp_path / "toy"), f"{tmp_path / 'net.py'}:make"
+    options = {"epochs": 20, "batch_size": 16, "track": True, "device": "cpu",
+               "optimizer": {"name": "adam", "lr": 0.05}}  # fmt: skip
+    done = hs.train(model, data, out=tmp_path / "run", **options)
+    assert done.history[-1]["val_accuracy"] == 1.0
+    dynamics = hs.read_table(tmp_path / "run")
+    assert sorted(dynamics.column("index").tolist()) == list(range(40))
+    # the stored model takes graphs as any other does, without what packed them for training
+    scores = hs.score(model, data, weights=tmp_path / "run" / "model.safetensors", device="cpu")
+    assert scores.accuracy() == 1.0
+    assert "data:image/png" in hs.write_report(tmp_path / "run").read_text(encoding="utf-8")
+    named = (None, model, tmp_path / "run" / "model.safetensors")
+    card = hs.evaluation_card([named], data, feature_examples=10, map_examples=10, device="cpu")
+    assert card["models"][0]["accuracy"]["top1"]["value"] == 1.0
+    assert "holds the kind 'graph'" in card["models"][0]["robustness"]["note"]
+    with pytest.raises(ConfigError, match=r"data.tokenizer plays no part: .* holds no texts"):
+        hs.train(model, {"name": str(data), "tokenizer": "x"}, out=tmp_path / "other", **options)
+
+
+def test_a_tokenizer_plays_no_part_for_graphs(tmp_path):
+    with pytest.raises(OptionError, match=r"tokenizer cannot be used here: .* holds no texts"):
+        hs.score(SAGPoolNet(3, width=8), tu_folder(tmp_path / "toy"), tokenizer=tmp_path)

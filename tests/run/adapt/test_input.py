@@ -30,6 +30,24 @@ def settings_of(**given):
                                          **given})  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+         "torchrun started 2 processes, and adapting is done by one process; start it without tor"),
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS_PER_NODE": "2",
+          "SLURM_NNODES": "2", "SLURM_JOB_NAME": "job"},
+         "srun started 2 processes on each of 2 machines, and adapting is done by one process"),
+    ],
+)  # fmt: skip
+def test_several_processes_of_a_launcher_are_refused(monkeypatch, tmp_path, environment, message):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
+        hs.adapt("small_cnn", "builtin:digits", "builtin:digits", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("key", ["portion", "portion_max", "threshold"])
 @pytest.mark.parametrize("value", [0.0, -0.2, 1.5, float("nan")])
 def test_a_portion_outside_its_range_is_refused(key, value):

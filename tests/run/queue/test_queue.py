@@ -1,5 +1,8 @@
 """Which examples of a pool to label next, from a model to a list that review opens."""
 
+import gc
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,13 @@ from PIL import Image
 
 import hardsight as hs
 from hardsight.cli import main
-from hardsight.errors import DataError, HardsightWarning, OptionError, RunExistsError
+from hardsight.errors import (
+    DataError,
+    HardsightWarning,
+    ModelError,
+    OptionError,
+    RunExistsError,
+)
 from hardsight.run.queue import RULES, k_centres, ranked
 from tests.review.made import App
 
@@ -177,3 +186,19 @@ def test_bad_pools_and_options_are_refused(pool, tmp_path):
     hs.queue(net(pool), pool, unlabelled=True, budget=1, out=tmp_path / "a.parquet", **QUIET)
     with pytest.raises(RunExistsError, match="exists; name another"):
         hs.queue(net(pool), pool, unlabelled=True, budget=1, out=tmp_path / "a.parquet", **QUIET)
+
+
+def test_embeddings_on_disk_are_closed_if_the_model_fails_half_way(pool):
+    model = net(pool)
+
+    def fails(module, inputs):
+        if (inputs[0][:, 2] > 0.9).any():  # the blue ones, after the others
+            raise RuntimeError("no blue")
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model.register_forward_pre_hook(fails)
+        with pytest.raises(ModelError, match="no blue"):
+            hs.queue(model, pool, unlabelled=True, budget=4, by="coverage", batch_size=2, **QUIET)
+        gc.collect()  # a file that is still open says so when it goes
+    assert not [warning for warning in told if warning.category is ResourceWarning]

@@ -60,7 +60,7 @@ REACHING = [name for name in LOSSES if name not in OF_EMBEDDINGS]
 
 @pytest.mark.parametrize("name", OF_EMBEDDINGS)
 def test_losses_of_embeddings_alone_do_not_reach_the_head(name):
-    assert not TotalLoss([LossConfig(name)]).trains_head(epochs=1, num_classes=3)
+    assert idle(LossConfig(name), epochs=2) == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", *REACHING])
@@ -69,10 +69,23 @@ def test_losses_that_reach_the_head_are_not_told_of(name):
         "scale" in signature(LOSSES[name].function).parameters if name in LOSSES else False
     )
     options = {"scale": 8.0} if needs_scale else {}
-    assert TotalLoss([LossConfig(name, options=options)]).trains_head(epochs=1, num_classes=3)
+    assert idle(LossConfig(name, options=options), epochs=1) == []
     late = LossConfig(name, options=options, start_epoch=1)
-    assert not TotalLoss([late]).trains_head(epochs=1, num_classes=3)
-    assert TotalLoss([LossConfig("amc"), late]).trains_head(epochs=2, num_classes=3)
+    assert idle(late, epochs=1) == [0]
+    assert idle(LossConfig("amc"), late, epochs=3) == [0]
+
+
+def idle(*losses, epochs):
+    return TotalLoss(losses).epochs_without_head(epochs=epochs, num_classes=3)
+
+
+def test_a_frozen_body_needs_a_loss_of_the_head_in_every_epoch(images, tmp_path):
+    early = [{"name": "amc"}, {"name": "cross_entropy", "end_epoch": 1}]
+    options = {**FAST, "epochs": 3, "freeze_body": True, "loss": early}
+    with pytest.raises(
+        ConfigError, match=r"head alone .* in epochs 1 and 2 .*: amc, cross_entropy before"
+    ):
+        hs.train("small_cnn", images, out=tmp_path / "run", **options)
 
 
 def test_a_frozen_body_of_random_weights_is_told_of(images, tmp_path):
@@ -145,3 +158,13 @@ def test_what_selects_by_held_out_examples_needs_some(images, net, tmp_path):
 def test_a_memory_layout_of_images_is_not_that_of_vectors(vectors, linear, tmp_path):
     with pytest.warns(UserWarning, match="channels_last plays no part: the examples are not im"):
         hs.train(linear, vectors, out=tmp_path / "run", channels_last=True, **FAST)
+
+
+def test_a_model_whose_outputs_are_not_finite_on_the_test_split_is_told_of(tmp_path):
+    loss = {"name": "linear_avh", "options": {"scale": 1e20}}
+    data = {"name": "builtin:digits", "split": "train", "test_split": "test"}
+    options = {**FAST, "batch_size": 2048, "optimizer": {"name": "sgd", "lr": 0.5}}
+    with pytest.warns(
+        HardsightWarning, match=r"the test loss is (nan|inf): .* accuracy means nothing"
+    ):
+        hs.train("small_cnn", data, out=tmp_path / "run", loss=loss, **options)

@@ -117,11 +117,6 @@ class Tally:
 
 def _nothing_learns(config: TrainConfig) -> str:
     losses = ", ".join(loss.name for loss in config.loss)
-    if config.freeze_body:
-        return (
-            f"freeze_body lets the head alone learn, and no loss depends on its weights: {losses}; "
-            "add one that reads the logits, such as cross_entropy, or leave freeze_body out"
-        )
     return (
         f"no weight that may change takes part in the loss ({losses}); add cross_entropy, or let "
         "more of the model learn: model.requires_grad_()"

@@ -23,7 +23,7 @@ from hardsight.run.train import (
     Shard,
     Sources,
     TrainConfig,
-    decoded_whole,
+    evaluation_batches,
     fits,
     is_first_process,
     write_examples,
@@ -146,13 +146,8 @@ def evaluation_tracking(
             write_examples(folder, data, classes)
         workers = chosen_workers(config.workers, length=len(data))
         resident = fits(data, pixels.device, 0) if config.resident is None else config.resident
-        batches = EvaluationBatches(
-            data,
-            pixels,
-            batch_size=max(256, config.batch_size),
-            shard=shard,
-            workers=workers,
-            whole=decoded_whole(data, workers=workers, show=show) if resident else None,
+        batches = evaluation_batches(
+            data, pixels, config, shard=shard, workers=workers, resident=resident, show=show
         )
         tracker = HardnessTracker(
             data.source.span, head=layer, folder=folder, resume=start is not None,

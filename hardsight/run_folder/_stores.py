@@ -1,0 +1,325 @@
+"""A run in an object store: its files by URL, through fsspec, and a lock that is an object.
+
+A store has no folders, no appending and no locks, and it shows an object only when all of it is
+there. The run folder needs little more: names that appear at once, listings, and one writer.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+import secrets
+import socket
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from hardsight._checks import warn
+from hardsight.errors import MissingExtraError, RunLockedError
+
+if TYPE_CHECKING:
+    # a run folder takes either; what a store cannot do, such as links, no run of scores asks for
+    _Path = Path
+else:
+    _Path = PurePosixPath
+_NO_HOST = "~none"  # stands for the host of hdfs:///runs, which a path would forget
+
+
+class StorePath(_Path):
+    """The name of an object, or of what would be a folder, in a store.
+
+    Errors of stores, each of which has its own, come as ``OSError``.
+
+    Raises:
+        MissingExtraError: the package that reads this kind of URL is not installed.
+
+    Example:
+        >>> run = StorePath("memory://runs/first")
+        >>> (run / "table.parquet").name, str(run.parent)
+        ('table.parquet', 'memory://runs')
+    """
+
+    @classmethod
+    def of_url(cls, url: str) -> StorePath:
+        """The name that a URL gives."""
+        return cls(re.sub(":///+", f":/{_NO_HOST}/", url, count=1))
+
+    def __str__(self) -> str:
+        text = super().__str__().replace(":/", "://", 1)  # of which a path keeps one slash
+        return text.replace(f"://{_NO_HOST}", ":///", 1).replace(":////", ":///", 1)
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    @property
+    def _system(self) -> tuple[Any, str]:
+        """The file system of fsspec, and the name there."""
+        import fsspec
+
+        system, name = fsspec.core.url_to_fs(str(self))
+        return system, str(name)
+
+    @contextmanager
+    def _asked(self) -> Iterator[tuple[Any, str]]:
+        """The same, with what it raises in one type; what others wrote meanwhile is seen."""
+        with _as_oserror(str(self)):
+            system, name = self._system
+            system.invalidate_cache()
+            yield system, name
+
+    # ------------------------------------------------------------------------------ as of a path
+
+    def absolute(self) -> StorePath:
+        """Itself: a URL is never relative."""
+        return self
+
+    def resolve(self, strict: bool = False) -> StorePath:
+        """Itself: there are no links."""
+        return self
+
+    def as_uri(self) -> str:
+        """The URL."""
+        return str(self)
+
+    def is_symlink(self) -> bool:
+        """Never."""
+        return False
+
+    def samefile(self, other_path: Any) -> bool:
+        """Whether it is the same name."""
+        return bool(self == other_path)
+
+    def exists(self, **_: Any) -> bool:
+        """Whether there is an object of this name, or some below it."""
+        with self._asked() as (system, name):
+            return bool(system.exists(name))
+
+    def is_file(self, **_: Any) -> bool:
+        """Whether there is an object of this name."""
+        with self._asked() as (system, name):
+            return bool(system.isfile(name))
+
+    def is_dir(self, **_: Any) -> bool:
+        """Whether there are objects below this name."""
+        with self._asked() as (system, name):
+            return bool(system.isdir(name))
+
+    def stat(self, **_: Any) -> Any:
+        """The size."""
+        with self._asked() as (system, name):
+            return SimpleNamespace(st_size=system.size(name))
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """Make folders, if the store has any; never what holds them all, such as a bucket."""
+        for folder in reversed([self, *self.parents]):
+            if len(folder.parts) < 3:  # s3: and the bucket
+                continue
+            # what is really wrong is said when the first object is written
+            with folder._asked() as (system, name), suppress(OSError, NotImplementedError):
+                system.mkdir(name, create_parents=False)
+
+    def iterdir(self) -> Generator[StorePath, None, None]:
+        """What is directly below."""
+        with self._asked() as (system, name):
+            try:
+                listed = system.ls(name, detail=False)
+            except FileNotFoundError:
+                listed = []
+        for entry in listed:
+            below = PurePosixPath(str(entry).rstrip("/")).name
+            if str(entry).rstrip("/") != name.rstrip("/"):  # some stores list a folder in itself
+                yield self / below
+
+    def glob(self, pattern: str) -> Generator[StorePath, None, None]:
+        """What matches below; a pattern may have several levels."""
+        first, _slash, rest = pattern.partition("/")
+        if not any(letter in first for letter in "*?["):
+            found = [self / first] if rest or (self / first).exists() else []
+        else:
+            found = [entry for entry in self.iterdir() if fnmatch.fnmatchcase(entry.name, first)]
+        for entry in sorted(found):
+            if rest:
+                yield from entry.glob(rest)
+            else:
+                yield entry
+
+    def open(self, mode: str = "r", *args: Any, **options: Any) -> Any:
+        """A stream of bytes."""
+        with self._asked() as (system, name):
+            return _Stream(system.open(name, mode), str(self))
+
+    def read_bytes(self) -> bytes:
+        """The whole object."""
+        with self._asked() as (system, name):
+            return bytes(system.cat_file(name))
+
+    def write_bytes(self, content: Any) -> int:
+        """A whole object, in the place of an older one."""
+        with self._asked() as (system, name):
+            system.pipe_file(name, bytes(content))
+        return len(content)
+
+    def replace(self, target: Any) -> StorePath:
+        """Give it another name, in the place of what has it: a copy that the store makes."""
+        with self._asked() as (system, name):
+            system.mv(name, target._system[1])
+        return cast(StorePath, target)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the object."""
+        with self._asked() as (system, name):
+            try:
+                system.rm_file(name)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+    def remove_all(self) -> None:
+        """Remove the object and all below it; what is gone is fine."""
+        with self._asked() as (system, name), suppress(FileNotFoundError):
+            if system.exists(name):
+                system.rm(name, recursive=True)
+
+    @cached_property
+    def for_parquet(self) -> tuple[str, Any]:
+        """Name and file system as pyarrow takes them."""
+        import pyarrow.fs
+
+        with self._asked() as (system, name):
+            return name, pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(system))
+
+    # ------------------------------------------------------------------------------ the lock
+
+    @contextmanager
+    def held(self, by: Mapping[str, Any]) -> Iterator[None]:
+        """Hold the lock of this name: an object that only one process can make.
+
+        It stays after a kill. Whoever comes next on the same machine sees that its owner is gone;
+        elsewhere nobody can know, and it has to be removed by hand.
+
+        Args:
+            by: this process, for whoever is turned away.
+
+        Raises:
+            RunLockedError: another process has it; says which.
+        """
+        mine = {**by, "processes": _processes(), "token": secrets.token_hex(8)}
+        content = json.dumps(mine).encode()
+        if not self._made_by_us(content):
+            owner = self._owner()
+            if not _is_gone(owner):
+                raise RunLockedError(self._said_who(owner))
+            self.unlink(missing_ok=True)
+            if not self._made_by_us(content):
+                raise RunLockedError(self._said_who(self._owner()))
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if self._owner().get("token") == mine["token"]:
+                    self.unlink(missing_ok=True)
+
+    def _made_by_us(self, content: bytes) -> bool:
+        with self._asked() as (system, name):
+            try:
+                system.pipe_file(name, content, mode="create")
+            except FileExistsError:
+                return False
+            except (TypeError, ValueError, NotImplementedError):  # it knows no such condition
+                if system.exists(name):
+                    return False
+                warn(
+                    f"{self.parent} cannot be locked, so that nothing keeps a second process from "
+                    "writing there; start one at a time"
+                )
+                system.pipe_file(name, content)
+            return bool(system.cat_file(name) == content)  # some ignore the condition
+
+    def _owner(self) -> dict[str, Any]:
+        try:
+            owner = json.loads(self.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return owner if isinstance(owner, dict) else {}
+
+    def _said_who(self, owner: dict[str, Any]) -> str:
+        who = "another process"
+        if owner:
+            who = "process {pid} on {host}, since {since} ({command})".format(
+                **{key: owner.get(key, "?") for key in ("pid", "host", "since", "command")}
+            )
+        return (
+            f"{self.parent} is being written to by {who}; wait for it to end, stop it, or choose "
+            f"another --out. If it was killed, its lock is left behind: remove {self}"
+        )
+
+
+def _processes() -> str | None:
+    """Within what a process number means something: containers of one machine have their own."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def _is_gone(owner: dict[str, Any]) -> bool:
+    """Whether the owner of a lock is known to have ended: it was a process of this machine."""
+    here = (socket.gethostname(), _processes())
+    pid = owner.get("pid")
+    if os.name != "posix" or here != (owner.get("host"), owner.get("processes")):
+        return False
+    if not isinstance(pid, int) or here[1] is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def _as_oserror(url: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        raise
+    except ImportError as err:
+        raise MissingExtraError(f"{url} cannot be reached: {err}") from err
+    except Exception as err:  # every store has errors of its own
+        said = " ".join(str(err).split()) or "no reason given"
+        raise OSError(f"{type(err).__name__}: {said}") from err
+
+
+class _Stream:
+    """A stream of a store whose errors are ``OSError``; what its user raises stays as it is."""
+
+    def __init__(self, stream: Any, url: str) -> None:
+        self._stream, self._url = stream, url
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def read(self, *args: Any) -> Any:
+        with _as_oserror(self._url):
+            return self._stream.read(*args)
+
+    def write(self, content: Any) -> int:
+        with _as_oserror(self._url):
+            return int(self._stream.write(content))
+
+    def close(self) -> None:
+        with _as_oserror(self._url):
+            self._stream.close()
