@@ -42,6 +42,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _UNIONS = (typing.Union, types.UnionType)
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _LISTED = (list, tuple, collections.abc.Sequence)
+NO_BARS = "HARDSIGHT_PROGRESS"  # "off" in the environment: no progress bar unless one is asked for
 _WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -55,6 +56,13 @@ _LISTS: dict[Any, tuple[str, str]] = {
     float: ("numbers", " such as (0.5, 0.5, 0.5)"),
     str: ("names", ""),
 }
+
+
+def bars_wanted(asked: bool | None, *, is_terminal: bool) -> bool:
+    """Whether to show progress: as asked for, else on a terminal if nobody has turned it off."""
+    if asked is not None:
+        return asked
+    return is_terminal and os.environ.get(NO_BARS, "").lower() not in ("off", "0", "no", "false")
 
 
 class _UnfitError(Exception):

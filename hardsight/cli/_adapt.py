@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hardsight.cli._command import Command, json_option, tell
 from hardsight.cli._flags import flags_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ _NESTED = {
 }
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @flags_of(_SETTINGS, "model")
 @flags_of(_TRAIN + ":ModelConfig", "weights", weights={"help": _WEIGHTS})
@@ -90,6 +91,7 @@ _NESTED = {
 @flags_of(_SETTINGS, "device", "seed", "resume", "overwrite")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Set any key of the configuration, in TOML syntax.")  # fmt: skip
+@json_option
 def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None:
     """Adapt a model to a domain without labels by self-training.
 
@@ -114,7 +116,12 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
             "interrupted; continue with the same command and --resume"
         ) from None
     page = write_adaptation(result.folder)
-    _print_result(result, page)
+    facts = {
+        "out": result.folder,
+        "page": page,
+        "rules": {rule: {"accuracy": result.accuracy(rule)} for rule in result.runs},
+    }
+    tell(facts, lambda: _print_result(result, page))
 
 
 def _check_named(pairs: tuple[str, ...]) -> None:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hardsight.cli._command import Command
+
 if TYPE_CHECKING:
     from hardsight.run.demo import DemoResult
 
@@ -17,7 +19,13 @@ _JUDGES = {
 }
 
 
-@click.command()
+_EPILOG = """\b
+Example:
+  hardsight demo --out demo
+"""
+
+
+@click.command(cls=Command, epilog=_EPILOG)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),

@@ -1,21 +1,41 @@
 from __future__ import annotations
 
+import dataclasses
+from typing import TYPE_CHECKING
+
 import click
 
+from hardsight.cli._command import Command, json_option, tell
 
-@click.command()
+if TYPE_CHECKING:
+    from hardsight.run.doctor import Finding
+
+_EPILOG = """\b
+Examples:
+  hardsight doctor
+  hardsight doctor --json
+"""
+
+
+@click.command(cls=Command, epilog=_EPILOG)
+@json_option
 def doctor() -> None:
     """Say what is installed, what is missing, and how to install it."""
+    from hardsight.run.doctor import findings
+
+    found = findings()
+    tell([dataclasses.asdict(finding) for finding in found], lambda: _print(found))
+
+
+def _print(found: list[Finding]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from hardsight.run.doctor import findings
-
     table = Table(box=None, pad_edge=False)
     for column in ("part", "found", "for", "next step"):
         table.add_column(column, overflow="fold")
-    for finding in findings():
+    for finding in found:
         mark = "green" if finding.ok else "yellow"
         table.add_row(
             finding.part,

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
+from hardsight.cli._command import Command, json_option, tell
 from hardsight.cli._flags import flags_of
 
 _CARD = "run/evaluate/_card.py:evaluation_card"
@@ -27,7 +30,7 @@ Attacks need to know how inputs are made from pixels: from the model's own confi
 """
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("model")
 @flags_of(_CARD, "data", data={"required": True})
 @flags_of(
@@ -40,6 +43,7 @@ Attacks need to know how inputs are made from pixels: from the model's own confi
     _CARD, without=("models", "data", "ood", "train", "out", "preprocessing", "show_progress"),
     last=("resume", "overwrite"),
 )  # fmt: skip
+@json_option
 def evaluate(**flags: Any) -> None:
     """Evaluate MODEL on labelled data: one JSON and one HTML card.
 
@@ -55,6 +59,14 @@ def evaluate(**flags: Any) -> None:
     card = run_evaluate(settings)
     assert settings.out is not None
     page = write_card(settings.out)
+    models = [
+        {"name": model["name"], "accuracy": model["accuracy"]["top1"]} for model in card["models"]
+    ]
+    facts = {"card": page.with_name("card.json"), "page": page, "models": models}
+    tell(facts, lambda: _print(card, page))
+
+
+def _print(card: Mapping[str, Any], page: Path) -> None:
     for model in card["models"]:
         top = model["accuracy"]["top1"]
         click.echo(

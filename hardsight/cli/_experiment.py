@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from hardsight.cli._command import Group, json_option, tell
 from hardsight.cli._tables import print_table
 
 _EPILOG = """\b
@@ -17,25 +20,48 @@ Examples:
 """
 
 
-@click.group(epilog=_EPILOG)
+_LIST_EPILOG = """\b
+Examples:
+  hardsight experiment list
+  hardsight experiment list --long
+  hardsight experiment list --json
+"""
+
+
+@click.group(cls=Group, epilog=_EPILOG)
 def experiment() -> None:
     """Make the papers' tables and figures again, by name."""
 
 
-@experiment.command("list")
+@experiment.command("list", epilog=_LIST_EPILOG)
+@json_option
 @click.option("--long", is_flag=True, help="Also what each one does, and its settings.")
 def list_(long: bool) -> None:
     """List every experiment and the table or figure it makes again."""
+    from hardsight.experiments import EXPERIMENTS, SHORT_NAMES
+
+    short = {name: word for word, name in SHORT_NAMES.items()}
+    facts = [
+        {
+            "name": name,
+            "short_name": short.get(name),
+            "title": spec.title,
+            "reproduces": spec.reproduces,
+            "scales": {scale: vars(setting) for scale, setting in spec.scales.items()},
+        }
+        for name, spec in sorted(EXPERIMENTS.items())
+    ]
+    tell(facts, lambda: _print_list(EXPERIMENTS, short, long=long))
+
+
+def _print_list(experiments: Mapping[str, Any], short: Mapping[str, str], *, long: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from hardsight.experiments import EXPERIMENTS, SHORT_NAMES
-
-    short = {name: word for word, name in SHORT_NAMES.items()}
     console = Console(highlight=False)
     grid = Table("name", "makes again", "what it shows", box=None, pad_edge=False)
-    for name, spec in sorted(EXPERIMENTS.items()):
+    for name, spec in sorted(experiments.items()):
         full = spec.scales[spec.fullest]
         settings = ", ".join(f"{key}={value!r}" for key, value in vars(full).items())
         about = (
@@ -69,15 +95,22 @@ def list_(long: bool) -> None:
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of the setting, in TOML syntax.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the result in --out.")
+@json_option
 def run(name: str, out: str | None, **options: Any) -> None:
     """Run the experiment NAME and write its numbers, figures and page."""
-    from rich.console import Console
-    from rich.markup import escape
-
     from hardsight.experiments import run_experiment, usual_folder  # torch loads only now
 
     folder = Path(out) if out is not None else usual_folder(name, options["scale"])
     result = run_experiment(name, out=folder, **options)
+    claims = [dataclasses.asdict(claim) for claim in result.claims]
+    facts = {"name": name, "out": folder, "page": folder / "README.md", "claims": claims}
+    tell(facts, lambda: _print_result(result, folder))
+
+
+def _print_result(result: Any, folder: Path) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
     console = Console(highlight=False)
     for table in result.tables:
         _print_table(console, table)

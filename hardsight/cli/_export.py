@@ -1,8 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from hardsight.cli._command import Command, json_option, old_option, tell
+
+if TYPE_CHECKING:
+    from hardsight.exchange import Exported
 
 _EPILOG = """\b
 Examples:
@@ -15,7 +21,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--to", required=True,
               type=click.Choice(["csv", "cleanlab", "huggingface", "label-studio", "fiftyone",
@@ -24,7 +30,8 @@ Examples:
 @click.option("--out", required=True, type=click.Path(path_type=Path),
               help="A file for csv and cleanlab, else a folder.")  # fmt: skip
 @click.option("--data", help="Where the data lies now, if not where it was scored.")
-@click.option("--rows", type=click.Choice(["all", "suspects"]),
+@old_option("--rows", "--examples", type=click.Choice(["all", "suspects"]))
+@click.option("--examples", is_eager=True, type=click.Choice(["all", "suspects"]),
               help="All examples, or the suspects, most suspect first. For Label Studio "
               "and Argilla the suspects by default, else all.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), help="Most examples.")
@@ -32,12 +39,13 @@ Examples:
               help="For Label Studio: what the paths of pictures come behind; its local files by "
               "default.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace what is at --out.")
+@json_option
 def export(
     run: Path,
     to: str,
     out: Path,
     data: str | None,
-    rows: str | None,
+    examples: str | None,
     limit: int | None,
     image_url: str | None,
     overwrite: bool,
@@ -46,9 +54,14 @@ def export(
     from hardsight.exchange import export_run
 
     done = export_run(
-        run, to, out=out, data=data, rows=rows, limit=limit, image_url=image_url,
+        run, to, out=out, data=data, examples=examples, limit=limit, image_url=image_url,
         overwrite=overwrite,
     )  # fmt: skip
+    facts = {"to": to, "rows": done.rows, "out": done.out, "notes": list(done.notes)}
+    tell(facts, lambda: _print(done))
+
+
+def _print(done: Exported) -> None:
     click.echo(f"{done.rows:,} examples -> {done.out}")
     for note in done.notes:
         click.echo(f"  {note}")

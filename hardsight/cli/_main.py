@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import traceback
 from typing import Any
 
 import click
 
 import hardsight
+from hardsight.cli._command import is_verbose
 from hardsight.errors import (
     ConfigError,
     HardsightError,
@@ -79,7 +82,17 @@ class _Lazy(click.Group):
                 "the model or the data called sys.exit (SystemExit), so that the work is not "
                 "done; remove the call"
             ) from err
+        except UnicodeError as err:
+            # names of files that are not read as UTF-8 cannot go into tables
+            if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
+                raise
+            raise click.ClickException(
+                f"a name cannot be written as UTF-8, since this locale reads names as "
+                f"{sys.getfilesystemencoding()}; run it again with PYTHONUTF8=1"
+            ) from err
         except HardsightError as err:
+            if is_verbose(ctx):
+                click.echo(traceback.format_exc(), err=True)
             raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
                 str(err)
             ) from err
@@ -96,7 +109,11 @@ Start here:
 """
 
 
-@click.group(cls=_Lazy, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+# a help as wide as the terminal, up to 100 columns: half the lines of 80
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=_Lazy, help=_HELP, context_settings=_SETTINGS)
 @click.version_option(hardsight.__version__, prog_name="hardsight")
 def main() -> None:
     """See ``_HELP``, which a stranger reads first."""

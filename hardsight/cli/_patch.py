@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from hardsight.cli._command import Group, json_option, old_option, tell
+from hardsight.cli._options import names
 
 if TYPE_CHECKING:
     from hardsight.patch import Conflict, Patch
@@ -20,7 +24,7 @@ Examples:
 _SHOWN = 10  # conflicts
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Group, epilog=_EPILOG)
 def patch() -> None:
     """Take home what was decided: a patch of the labels, and a corrected copy of the data."""
 
@@ -29,20 +33,23 @@ def patch() -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
               help="A .csv, .jsonl or .parquet file; RUN/patch.csv by default.")  # fmt: skip
-@click.option("--conflicts", default="leave-out", show_default=True,
-              type=click.Choice(["leave-out", "majority", "newest", "keep"]),
+@click.option("--resolve", default="drop", show_default=True, is_eager=True,
+              type=click.Choice(["drop", "majority", "newest", "keep"]),
               help="Where reviewers disagree: leave the example out, take what most of them or "
               "what the last one said, or keep all decisions to be merged.")  # fmt: skip
+@old_option("--conflicts", "--resolve", values={"leave-out": "drop"},
+            type=click.Choice(["leave-out", "majority", "newest", "keep"]))  # fmt: skip
 @click.option("--reviewer", "reviewers", multiple=True, metavar="NAME",
               help="Only the decisions of this reviewer; may be repeated.")  # fmt: skip
 @click.option("--cannot-tell", type=click.Choice(["keep", "drop"]), default="keep",
               show_default=True,
               help="drop: the patch says to leave out what nobody could tell.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
+@json_option
 def export(
     run: Path,
     out: Path | None,
-    conflicts: str,
+    resolve: str,
     reviewers: tuple[str, ...],
     cannot_tell: str,
     overwrite: bool,
@@ -57,14 +64,18 @@ def export(
 
     made = patch_of(run, reviewers=reviewers or None, cannot_tell=cannot_tell)
     disputed = conflicts_of(made)
-    if conflicts != "keep":
-        made = resolved(made, "drop" if conflicts == "leave-out" else conflicts)
+    if resolve != "keep":
+        made = resolved(made, resolve)
     folder = run if run.is_dir() else run.parent
     file = write_patch(made, out or folder / "patch.csv", overwrite=overwrite)
-    _say_conflicts(disputed, made, kept=conflicts == "keep")
-    _say_patch(made, file)
     step = ["hardsight", "patch", "apply", str(file), *_data_of(run), "--out", "FIXED"]
-    click.echo(f"next: {shlex.join(step)}")
+
+    def in_words() -> None:
+        _say_conflicts(disputed, made, kept=resolve == "keep")
+        _say_patch(made, file)
+        click.echo(f"next: {shlex.join(step)}")
+
+    tell(_facts(made, disputed, file), in_words)
 
 
 def _data_of(run: Path) -> list[str]:
@@ -87,7 +98,8 @@ def _data_of(run: Path) -> list[str]:
 @click.option("--labels", help="As the data was scored; then these alone are copied.")
 @click.option("--class-weights", help="As the data was scored.")
 @click.option("--bias", help="As the data was scored.")
-@click.option("--classes", metavar="NAME[,NAME]", help="As the data was scored.")
+@click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
+              help="As the data was scored.")  # fmt: skip
 @click.option("--text-column", help="As the data was scored.")
 @click.option("--label-column", help="As the data was scored.")
 @click.option("--image-column", help="As the data was scored.")
@@ -97,6 +109,7 @@ def _data_of(run: Path) -> list[str]:
               "out.")  # fmt: skip
 @click.option("--copy", is_flag=True, help="Copy pictures instead of making hard links.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier copy at --out.")
+@json_option
 def apply(
     patches: tuple[Path, ...],
     data: str,
@@ -105,7 +118,7 @@ def apply(
     labels: str | None,
     class_weights: str | None,
     bias: str | None,
-    classes: str | None,
+    classes: tuple[str, ...] | None,
     text_column: str | None,
     label_column: str | None,
     image_column: str | None,
@@ -123,13 +136,12 @@ def apply(
 
     done = apply_patch(
         list(patches), data, out=out, split=split, labels=labels, class_weights=class_weights,
-        bias=bias, classes=None if classes is None else classes.split(","),
+        bias=bias, classes=classes,
         text_column=text_column, label_column=label_column, image_column=image_column,
         cannot_tell=cannot_tell, copy=copy, overwrite=overwrite,
     )  # fmt: skip
-    click.echo(f"{done.out}: {done}")
-    for note in done.notes:
-        click.echo(f"  {note}")
+    words = "".join(f"\n  {note}" for note in done.notes)
+    tell(dataclasses.asdict(done), lambda: click.echo(f"{done.out}: {done}{words}"))
 
 
 @patch.command(epilog=_EPILOG)
@@ -140,6 +152,7 @@ def apply(
               help="Where people disagree: take what most of them or what the last one said, leave "
               "the example out, or keep all decisions. Ties are left out.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
+@json_option
 def merge(
     patches: tuple[Path, ...], out: Path | None, resolve: str | None, overwrite: bool
 ) -> None:
@@ -154,20 +167,36 @@ def merge(
     whole = merged(parts)
     disputed = conflicts_of(whole)
     if disputed and resolve is None:
-        _say_conflicts(disputed, whole, kept=True)
+        tell(_facts(whole, disputed, None), lambda: _say_conflicts(disputed, whole, kept=True))
         raise click.ClickException(
             f"people disagree about {len(disputed):,} examples, and nothing was written; say what "
             "to do with --resolve majority, newest, drop or keep"
         )
     made = whole if resolve in (None, "keep") else resolved(whole, str(resolve))
-    _say_conflicts(disputed, made, kept=resolve == "keep")
-    replaced = sum(map(len, parts)) - len(whole)
-    if replaced:
-        click.echo(f"{replaced:,} decisions were there twice, or replaced by later ones")
-    if out is None:
-        click.echo(f"{len(made):,} decisions; name a file to write them to: --out merged.csv")
-        return
-    _say_patch(made, write_patch(made, out, overwrite=overwrite))
+    file = None if out is None else write_patch(made, out, overwrite=overwrite)
+
+    def in_words() -> None:
+        _say_conflicts(disputed, made, kept=resolve == "keep")
+        replaced = sum(map(len, parts)) - len(whole)
+        if replaced:
+            click.echo(f"{replaced:,} decisions were there twice, or replaced by later ones")
+        if file is None:
+            click.echo(f"{len(made):,} decisions; name a file to write them to: --out merged.csv")
+        else:
+            _say_patch(made, file)
+
+    tell(_facts(made, disputed, file), in_words)
+
+
+def _facts(made: Patch, disputed: Sequence[Conflict], file: Path | None) -> dict[str, Any]:
+    counts = made.to_pandas().drop_duplicates("index")["verdict"].value_counts()
+    return {
+        "out": file,
+        "decisions": len(made),
+        "verdicts": {verdict: int(count) for verdict, count in counts.items()},
+        "reviewers": made.reviewers,
+        "conflicts": [{"index": int(one.index), "says": str(one)} for one in disputed],
+    }
 
 
 def _say_conflicts(disputed: Sequence[Conflict], made: Patch, *, kept: bool) -> None:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hardsight.cli._command import Command, json_option, tell
 from hardsight.cli._flags import flags_of
+
+if TYPE_CHECKING:
+    from hardsight.table import ScoreTable
 
 _EPILOG = """\b
 Examples:
@@ -16,7 +20,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("model")
 @flags_of(
     "run/queue/_queue.py:queue", without=("model", "show_progress"),
@@ -24,6 +28,7 @@ Examples:
     data={"required": True}, budget={"required": True}, out={"required": True},
     by={"type": click.Choice(["margin", "entropy", "angular_margin", "avc", "coverage", "random"])},
 )  # fmt: skip
+@json_option
 def queue(model: str, data: str, **flags: Any) -> None:
     """Say which examples of a pool to label next, for MODEL to learn most from.
 
@@ -33,7 +38,16 @@ def queue(model: str, data: str, **flags: Any) -> None:
 
     given = {name: value for name, value in flags.items() if value is not None}
     table = queued(model, data, **given)
-    assert table.path is not None
+    facts = {
+        "rows": len(table),
+        "of": table.metadata["queue"]["pool"],
+        "unreadable": table.metadata["queue"]["unreadable"],
+        "out": table.path,
+    }
+    tell(facts, lambda: _print(table))
+
+
+def _print(table: ScoreTable) -> None:
     pool = table.metadata["queue"]["pool"]
     click.echo(f"{len(table):,} of {pool:,} examples, most urgent first -> {table.path}")
     if table.metadata["queue"]["unreadable"]:

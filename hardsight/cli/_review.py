@@ -4,8 +4,17 @@ from pathlib import Path
 
 import click
 
+from hardsight.cli._command import Command
 
-@click.command()
+_EPILOG = """\b
+Examples:
+  hardsight review run
+  hardsight review run --no-browser --port 9000
+  hardsight review run --data /elsewhere/photos --card card
+"""
+
+
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--port", type=click.IntRange(1, 65535),
               help="Of the page; the next free one if it is in use.  [default: 8712]")  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hardsight.cli._command import Command, json_option, tell
 from hardsight.cli._flags import flags_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _RECIPE = (
 )
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @flags_of(
     "run/score/_score.py:score", without=("preprocessing", "show_progress"),
@@ -45,6 +46,7 @@ _RECIPE = (
 @click.option("--recipe", type=click.Path(dir_okay=False, path_type=Path), help=_RECIPE)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of CONFIG, in TOML syntax.")  # fmt: skip
+@json_option
 def score(
     config: Path | None, recipe: Path | None, overrides: tuple[str, ...], **flags: Any
 ) -> None:
@@ -69,7 +71,19 @@ def score(
         raise click.ClickException(
             f"stopped; continue with the same command and --resume (out: {settings.out})"
         ) from None
-    _print_summary(table)
+    tell(summary_of(table), lambda: _print_summary(table))
+
+
+def summary_of(table: ScoreTable) -> dict[str, Any]:
+    """What a program wants to know of a run that has just been scored."""
+    accuracy = table.accuracy()
+    return {
+        "table": table.path,
+        "rows": len(table),
+        "accuracy": None if accuracy != accuracy else accuracy,  # JSON has no NaN
+        "sample": table.metadata.get("sample"),
+        "scores": list(table.scores),
+    }
 
 
 def _by_recipe(
@@ -88,7 +102,7 @@ def _by_recipe(
             f"{named} cannot be used with --recipe, which says what is trained and scored; change "
             "it by --set KEY=VALUE"
         )
-    from hardsight.cli._train import print_folds
+    from hardsight.cli._train import tell_folds
     from hardsight.run.train import TrainConfig, run_train
 
     root = given.pop("data_root", None)
@@ -98,7 +112,7 @@ def _by_recipe(
         result = run_train(TrainConfig.load(recipe, overrides, folds=folds, **given))
     except KeyboardInterrupt:
         raise click.ClickException("stopped; continue with the same command and --resume") from None
-    print_folds(result)
+    tell_folds(result)
 
 
 def _print_summary(table: ScoreTable) -> None:

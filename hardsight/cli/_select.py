@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hardsight.cli._command import Command, json_option, tell
 from hardsight.cli._flags import flags_of
 from hardsight.errors import OptionError
 
@@ -27,7 +28,7 @@ def _share_or_number(ctx: click.Context, param: click.Parameter, value: str) -> 
         ) from None
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @flags_of(
     "selection/_select.py:select", without=("table",), first=("keep", "by", "how"),
@@ -37,6 +38,7 @@ def _share_or_number(ctx: click.Context, param: click.Parameter, value: str) -> 
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path),
               help="List of rows to write, .parquet, for train and score.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
+@json_option
 def select(run: Path, out: Path, overwrite: bool, **flags: Any) -> None:
     """Choose the rows of RUN that are worth keeping, and write their list.
 
@@ -52,6 +54,11 @@ def select(run: Path, out: Path, overwrite: bool, **flags: Any) -> None:
     table = read_table(run)
     rows = selected(table, **given)
     write_rows(out, table, rows, **given)
-    click.echo(f"{len(rows):,} of {len(table):,} rows -> {out}")
+    facts = {"rows": len(rows), "of": len(table), "out": out}
+    tell(facts, lambda: _print(len(rows), len(table), out))
+
+
+def _print(kept: int, of: int, out: Path) -> None:
+    click.echo(f"{kept:,} of {of:,} rows -> {out}")
     listed = shlex.quote(f'data.rows="{out}"')
     click.echo(f"next: hardsight train RECIPE --set {listed}, or hardsight score ... --rows {out}")

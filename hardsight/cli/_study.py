@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hardsight.cli._command import Group, json_option, tell
 from hardsight.cli._flags import flags_of
 from hardsight.cli._tables import print_table
 
@@ -45,7 +46,7 @@ hardsight study dynamics RUN [RUN ...]           norm, AVH and accuracy along tr
 """
 
 
-@click.group(help=_HELP)
+@click.group(cls=Group, help=_HELP)
 def study() -> None:
     """See ``_HELP``."""
 
@@ -59,6 +60,7 @@ def study() -> None:
     out={**_FILE, "help": _OUT.format("study-human beside the table")},
     test={"type": click.Choice(["steiger", "meng", "bootstrap"])}, pictures={"metavar": "DATA"},
 )  # fmt: skip
+@json_option
 def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
     """Hold every score of TABLE against how often people chose the label.
 
@@ -71,7 +73,7 @@ def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
     folder = out or study_folder(table, "human")
     set_flags = {name: value for name, value in options.items() if value is not None}
     result = study_human(table, human, out=folder, **set_flags)
-    _print(result.tables(), folder)
+    _tell(result.tables(), folder)
 
 
 _DEGRADATION_EPILOG = """\b
@@ -97,6 +99,7 @@ hardness rises as pictures get harder to see.
     _DEGRADATION, "seed", "out", "resume", "overwrite",
     out={**_FILE, "default": Path("study-degradation"), "show_default": True},
 )  # fmt: skip
+@json_option
 def degradation(out: Path, **options: Any) -> None:
     """Score the same pictures at levels of noise and of contrast.
 
@@ -107,7 +110,7 @@ def degradation(out: Path, **options: Any) -> None:
 
     set_flags = {name: value for name, value in options.items() if value is not None}
     studies = study_degradation(set_flags.pop("model"), set_flags.pop("data"), out=out, **set_flags)
-    _print([table for study in studies for table in study.tables()], out)
+    _tell([table for study in studies for table in study.tables()], out)
 
 
 _DYNAMICS_EPILOG = """\b
@@ -129,6 +132,7 @@ Examples:
     human={**_FILE, "metavar": "FILE"},
     out={**_FILE, "help": _OUT.format("study-dynamics in the first run")},
 )  # fmt: skip
+@json_option
 def dynamics(runs: tuple[Path, ...], out: Path | None, **options: Any) -> None:
     """Follow norm, AVH, confidence and accuracy of RUNS, folders that `hardsight train` wrote.
 
@@ -140,15 +144,29 @@ def dynamics(runs: tuple[Path, ...], out: Path | None, **options: Any) -> None:
     folder = out or study_folder(runs[0], "dynamics")
     set_flags = {name: value for name, value in options.items() if value is not None}
     result = study_dynamics(runs, out=folder, **set_flags)
-    _print(result.tables(), folder)
+    _tell(result.tables(), folder)
 
 
-def _print(tables: Sequence[StudyTable], folder: Path) -> None:
+def _tell(tables: Sequence[StudyTable], folder: Path) -> None:
     """The tables on the terminal, and where everything lies."""
+    from hardsight.report import write_study
+
+    page = write_study(folder)
+    facts = {
+        "page": page,
+        "study": page.with_name("study.json"),
+        "tables": [
+            {"title": one.title, "columns": list(one.columns), "rows": [list(r) for r in one.rows],
+             "note": one.note}
+            for one in tables
+        ],
+    }  # fmt: skip
+    tell(facts, lambda: _print(tables, page))
+
+
+def _print(tables: Sequence[StudyTable], page: Path) -> None:
     from rich.console import Console
     from rich.markup import escape
-
-    from hardsight.report import write_study
 
     console = Console(highlight=False)
     for shown in tables:
@@ -156,7 +174,6 @@ def _print(tables: Sequence[StudyTable], folder: Path) -> None:
         if shown.note:
             console.print(escape(shown.note), style="dim", soft_wrap=True)
         console.print()
-    page = write_study(folder)
     console.print(
         f"{escape(str(page))}\n{escape(str(page.with_name('study.json')))}", soft_wrap=True
     )

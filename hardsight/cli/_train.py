@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hardsight.cli._command import Command, json_option, tell
 from hardsight.cli._flags import flags_of
 
 _RECIPE = "run/train/_config.py:TrainConfig"
@@ -31,13 +32,14 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path))
 @flags_of(_RECIPE, "out", out={"help": "Folder of the run, over the recipe's."})
 @flags_of("run/train/_config.py:DataConfig", "root", names_of={"root": "data_root"})
 @flags_of(_RECIPE, "folds", "device", "epochs", "seed", "resume", "overwrite", defaults=False)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of RECIPE, in TOML syntax.")  # fmt: skip
+@json_option
 def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **flags: Any) -> None:
     """Train the model of RECIPE, a TOML file, and keep it in a folder that can be scored."""
     from hardsight.run.train import (
@@ -57,9 +59,17 @@ def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **fla
             f"interrupted; continue with: {_continued(recipe, config.out, overrides, set_flags)}"
         ) from None
     if isinstance(result, FoldsResult):
-        print_folds(result)
-    else:
-        _print_result(result, config)
+        tell_folds(result)
+    elif result.is_first_process:
+        facts = {
+            "out": result.folder,
+            "model": result.folder / "model.safetensors",
+            "best_epoch": result.best_epoch,
+            "history": result.history,
+            "test": result.test,
+            "dynamics": None if result.dynamics is None else result.dynamics.path,
+        }
+        tell(facts, lambda: _print_result(result, config))
 
 
 def _continued(
@@ -75,8 +85,19 @@ def _continued(
     return shlex.join(words)
 
 
-def print_folds(result: Any) -> None:
+def tell_folds(result: Any) -> None:
     """Say what came of training by folds; `hardsight score --out-of-sample` says the same."""
+    facts = {
+        "out": result.folder,
+        "table": result.table.path,
+        "rows": len(result.table),
+        "accuracy": result.table.accuracy(),
+        "folds": [{"accuracy": fold["accuracy"], "test": fold["test"]} for fold in result.folds],
+    }
+    tell(facts, lambda: _print_folds(result))
+
+
+def _print_folds(result: Any) -> None:
     from rich.console import Console
 
     console, table = Console(highlight=False), result.table
@@ -101,8 +122,6 @@ def print_folds(result: Any) -> None:
 def _print_result(result: Any, config: Any) -> None:
     from rich.console import Console
 
-    if not result.is_first_process:
-        return
     console = Console(highlight=False)
     best = result.history[result.best_epoch - 1]
     said = ", ".join(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight._checks import checked_options, versions_of
+from hardsight._checks import checked_options, versions_of, warn
 from hardsight.errors import DataError, HardsightError, OptionError, UnknownNameError
 from hardsight.exchange.copies import RECORD, staged
 from hardsight.exchange.tools import (
@@ -65,10 +65,11 @@ def export_run(
     *,
     out: str | os.PathLike[str],
     data: str | os.PathLike[str] | None = None,
-    rows: str | None = None,
+    examples: str | None = None,
     limit: int | None = None,
     image_url: str | None = None,
     overwrite: bool = False,
+    rows: str | None = None,
 ) -> Exported:
     """Write a run in the form of another tool, with suggestions, reasons and decisions.
 
@@ -77,12 +78,13 @@ def export_run(
         to: ``csv``, ``cleanlab``, ``huggingface``, ``label-studio``, ``fiftyone`` or ``argilla``.
         out: a file for csv (.csv) and cleanlab (.parquet or .csv), else a folder.
         data: where the data lies now, if not where it was scored.
-        rows: ``all``, or ``suspects`` with the most suspect first, which is what Label Studio and
-            Argilla get by default.
+        examples: ``all``, or ``suspects`` with the most suspect first, which is what Label Studio
+            and Argilla get by default.
         limit: most examples.
         image_url: for Label Studio: what the paths of pictures come behind, such as
             ``https://example.org/photos/``; its own local files by default.
         overwrite: replace what is at ``out``.
+        rows: the earlier name of ``examples``.
 
     Returns:
         what was written.
@@ -97,10 +99,13 @@ def export_run(
     if to not in TOOLS:
         raise UnknownNameError(unknown_name("tool", to, list(TOOLS)))
     place = Path(out)
-    _check_options(to, place, rows, image_url)
+    if rows is not None:  # elsewhere rows are numbers of rows, or a file of them
+        warn("rows of export_run is called examples now")
+        examples = rows
+    _check_options(to, place, examples, image_url)
     table = read_table(run)
     exported = _run_rows(run, table)
-    chosen = exported.chosen(rows or ("suspects" if to in _OF_SUSPECTS else "all"), limit)
+    chosen = exported.chosen(examples or ("suspects" if to in _OF_SUSPECTS else "all"), limit)
     # these two hold no pictures, so that the data need not be there
     source, problem = (None, "") if to in _FILES else _opened(table, data)
     if to in _NEED_PICTURES and source is None:
@@ -117,9 +122,9 @@ def export_run(
     return Exported(place, len(chosen), tuple(notes))
 
 
-def _check_options(to: str, out: Path, rows: str | None, image_url: str | None) -> None:
-    if rows not in (None, "all", "suspects"):
-        raise OptionError(f"expected rows to be all or suspects, got {rows!r}")
+def _check_options(to: str, out: Path, examples: str | None, image_url: str | None) -> None:
+    if examples not in (None, "all", "suspects"):
+        raise OptionError(f"expected examples to be all or suspects, got {examples!r}")
     if image_url is not None and to != "label-studio":
         raise OptionError(f"image_url cannot be used here: {to} takes pictures by path or content")
     if to in _FILES and out.suffix.lower() not in _FILES[to]:

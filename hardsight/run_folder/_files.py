@@ -144,7 +144,10 @@ def open_parquet(file: Path, **options: Any) -> pq.ParquetFile:
     if isinstance(file, StorePath):
         name, system = file.for_parquet
         return pq.ParquetFile(name, filesystem=system, **options)
-    return pq.ParquetFile(file.absolute(), **options)
+    if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
+        return pq.ParquetFile(file.absolute(), **options)
+    # pyarrow writes every name as UTF-8, so that in another locale it would look for another file
+    return pq.ParquetFile(pa.OSFile(os.fsencode(file.absolute())), **options)
 
 
 def read_parquet(file: Path, columns: list[str] | None = None) -> pa.Table:

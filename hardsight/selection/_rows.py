@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.errors import DataError, MissingDataError
-from hardsight.run_folder import TABLE_METADATA, open_parquet, write_parquet
+from hardsight.run_folder import MEND, TABLE_METADATA, open_parquet, write_parquet, writing
 from hardsight.table import ScoreTable
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def write_rows(
 
     Raises:
         DataError: the name does not end in ``.parquet``.
+        OutputError: it cannot be written.
     """
     path = Path(file)
     if path.suffix.lower() != ".parquet":
@@ -131,8 +132,9 @@ def write_rows(
         [("index", pa.int64()), ("id", pa.string())],
         metadata={TABLE_METADATA: json.dumps(about, sort_keys=True).encode()},
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_parquet(path, _kept(table, index, schema), schema, compression="zstd")
+    with writing(path, step=f"{MEND}, or choose another file"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_parquet(path, _kept(table, index, schema), schema, compression="zstd")
     return path
 
 

@@ -99,7 +99,9 @@ def command(*words):
 
 
 def flags(*words):
-    return {option.name: option for option in command(*words).params if option.name}
+    """Options of the work, by name; those that all commands share are of the program."""
+    shared = ("as_json", "quiet", "verbose")
+    return {option.name: option for option in command(*words).params if option.name not in shared}
 
 
 def texts_of(docstring, heading):

@@ -178,7 +178,7 @@ def test_pictures_may_lie_behind_an_address_or_be_written(run, array_run, tmp_pa
     export_run(run, "label-studio", out=tmp_path / "a", image_url="https://x.org/p/", limit=1)
     (task,) = json.loads((tmp_path / "a" / "tasks.json").read_text())
     assert task["data"]["image"].startswith("https://x.org/p/")
-    export_run(array_run, "label-studio", out=tmp_path / "b", rows="all")
+    export_run(array_run, "label-studio", out=tmp_path / "b", examples="all")
     tasks = json.loads((tmp_path / "b" / "tasks.json").read_text())
     assert tasks[4]["data"]["image"] == "/data/local-files/?d=images/4.png"
     assert (tmp_path / "b" / "images" / "4.png").stat().st_size
@@ -214,8 +214,8 @@ def test_what_cannot_be_is_refused_in_words(run, photos, tmp_path):
         export_run(run, "fiftytwo", out=tmp_path / "x")
     with pytest.raises(OptionError, match=r"--out to end with \.csv, got"):
         export_run(run, "csv", out=tmp_path / "x.txt")
-    with pytest.raises(OptionError, match="rows to be all or suspects, got 'some'"):
-        export_run(run, "csv", out=tmp_path / "x.csv", rows="some")
+    with pytest.raises(OptionError, match="examples to be all or suspects, got 'some'"):
+        export_run(run, "csv", out=tmp_path / "x.csv", examples="some")
     with pytest.raises(OptionError, match="image_url cannot be used here"):
         export_run(run, "fiftyone", out=tmp_path / "x", image_url="y")
     photos.rename(tmp_path / "moved")

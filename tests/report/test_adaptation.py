@@ -12,6 +12,7 @@ from selenium.webdriver.common.by import By
 
 from hardsight.errors import DataError, MissingDataError
 from hardsight.report import write_adaptation
+from tests._browser import accessible, console, print_faults, resize
 
 PARTS = ("summary", "accuracy", "rounds", "classes", "examples", "run")
 CLASSES = ["cat", "dog", "<b onmouseover=alert(1)>owl</b>"]
@@ -68,15 +69,6 @@ def run(tmp_path_factory, make):
         place.mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist(rows), place / "examples.parquet")
     return folder
-
-
-def console(driver):
-    return [line["message"] for line in driver.get_log("browser") if line["level"] != "INFO"]
-
-
-def resize(driver, width):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
 @pytest.fixture
@@ -174,3 +166,8 @@ def test_what_is_no_adaptation_is_refused(tmp_path):
     (tmp_path / "result.json").write_text(json.dumps({**RESULT, "format": 2}))
     with pytest.raises(DataError, match="has format 2, this version reads 1"):
         write_adaptation(tmp_path)
+
+
+def test_the_page_is_for_screen_readers_and_for_paper(browser):
+    assert accessible(browser) == []
+    assert print_faults(browser) == []

@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from hardsight.report import write_report
-from tests._browser import colours, console, resize
+from tests._browser import accessible, colours, console, print_faults, resize
 
 PARTS = ("summary", "examples", "classes", "class-examples", "map", "distributions", "scores",
          "unusable", "run")  # fmt: skip
@@ -298,3 +298,27 @@ def contrast(one, other):
 
     high, low = sorted((light(one), light(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
+
+
+def test_a_report_is_for_screen_readers_and_for_paper(browser):
+    assert accessible(browser) == []
+    assert print_faults(browser) == []
+
+
+def test_the_checks_of_a_page_can_fail(chromium, tmp_path):
+    (tmp_path / "bad.html").write_text(
+        "<!doctype html><html lang=en><title>bad</title><main><h1>Bad</h1><h2>A heading</h2>"
+        "<style>@media (prefers-color-scheme: dark) { body { background: #222 } }</style>"
+        "<img src='x.gif'><table style='width: 3000px'><tr><td>1</table></main>"
+    )
+    chromium.get((tmp_path / "bad.html").as_uri())
+    found = accessible(chromium)
+    assert any(one.startswith("image-alt") for one in found)
+    assert any(one.startswith("dark: color-contrast") for one in found)
+    faults = [one[:13] for one in print_faults(chromium)]
+    assert faults == ["not white", "headings", "too wide: <ta"]
+    console(chromium)
+
+
+def test_dynamics_are_for_paper(dynamics):
+    assert print_faults(dynamics) == []

@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 
 from hardsight.errors import DataError, MissingDataError, OptionError, OutputError
 from hardsight.report import write_card
-from tests._browser import colours, console, resize
+from tests._browser import accessible, colours, console, print_faults, resize
 
 PARTS = ("summary", "comparison", "accuracy", "margins", "ood", "calibration", "refusal",
          "robustness", "representation", "explanation", "definitions", "run")  # fmt: skip
@@ -229,3 +229,8 @@ def test_the_theme_button_works_and_dark_is_dark(browser):
 def test_a_narrow_screen_does_not_scroll_sideways(browser, width):
     resize(browser, width)
     assert overflow(browser) <= 0
+
+
+def test_a_card_is_for_screen_readers_and_for_paper(browser):
+    assert accessible(browser) == []
+    assert print_faults(browser) == []

@@ -5,7 +5,6 @@ import signal
 import socket
 import threading
 import time
-from importlib import resources
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +16,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from hardsight.errors import OutputError
 from hardsight.review import Review, decisions
-from tests._browser import colours, console, resize
+from tests._browser import colours, complaints, console, resize
 from tests.cli.test_review import Started
 from tests.review import made
 
@@ -469,22 +468,6 @@ def test_a_page_of_another_origin_cannot_decide(chromium, run, tmp_path):
     chromium.get("about:blank")
     review.close()
     chromium.get_log("browser")
-
-
-def complaints(driver):
-    """What axe-core has against the page as it is now: rule and element."""
-    if not driver.execute_script("return typeof window.axe === 'object'"):
-        driver.execute_script(AXE)
-    found = driver.execute_async_script(
-        "axe.run({ resultTypes: ['violations'] }).then((r) => arguments[0](r.violations.flatMap("
-        "(v) => v.nodes.map((n) => `${v.id}: ${n.html.slice(0, 120)}`))),"
-        " (error) => arguments[0]([String(error)]))"
-    )
-    assert isinstance(found, list)
-    return found
-
-
-AXE = (resources.files("axe_core_python") / "axe.min.js").read_text("utf-8")
 
 
 def test_maps_are_asked_for_by_a_key_and_no_answer_is_waited_for(page):

@@ -188,3 +188,20 @@ def test_space_is_asked_for_only_if_it_is_missing(tmp_path, err, step):
     with pytest.raises(OutputError, match=step) as told, writing(tmp_path, step=AGAIN):
         raise err
     assert ("free some space" in str(told.value)) == step.startswith("free")
+
+
+def test_a_table_is_read_in_a_locale_that_is_not_utf8(tmp_path):
+    file = tmp_path / "ü 😀.parquet"
+    write_parquet(file, [pa.table({"a": [1, 2]})], pa.schema([("a", pa.int64())]))
+    code = (
+        "import sys; from pathlib import Path; from hardsight.run_folder import open_parquet\n"
+        "assert sys.getfilesystemencoding() != 'utf-8', sys.getfilesystemencoding()\n"
+        "with open_parquet(Path(sys.argv[1])) as opened:\n"
+        "    print(opened.read().column('a').to_pylist())"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, file], env={**os.environ, **plain}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("[1, 2]\n", "")

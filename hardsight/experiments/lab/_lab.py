@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hardsight import __version__
+from hardsight._checks import bars_wanted
 from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
 from hardsight.errors import DataError, NonFiniteError
 from hardsight.experiments.lab._result import Figure
@@ -245,8 +246,7 @@ class Lab:
 
     def step(self, text: str) -> None:
         """Tell a person what is being done."""
-        shown = self._console.is_terminal if self.show is None else self.show
-        if shown:
+        if bars_wanted(self.show, is_terminal=self._console.is_terminal):
             self._console.print(text, style="dim", markup=False)
 
     def progress(self, what: str, total: int) -> AbstractContextManager[Advance]:

@@ -22,6 +22,7 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from hardsight._checks import bars_wanted
 from hardsight.data import (
     WORTH_KEEPING,
     Batch,
@@ -546,13 +547,14 @@ def progress(
         title: what is being done.
         total: how many units there are; ``None`` if it is not known.
         done: units an earlier run has done.
-        show: force the bar on or off; by default it is shown on a terminal.
+        show: force the bar on or off; by default it is shown on a terminal, unless
+            ``HARDSIGHT_PROGRESS=off``.
 
     Yields:
         a function that takes the number of units just done.
     """
     console = Console(stderr=True)
-    if not (console.is_terminal if show is None else show):
+    if not bars_wanted(show, is_terminal=console.is_terminal):
         yield lambda units, *, title=None: None
         return
     bar = bars.Progress(

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from hardsight import errors as known_errors
-from hardsight._checks import require
+from hardsight._checks import bars_wanted, require
 from hardsight.data import ExampleSource
 from hardsight.errors import (
     EngineError,
@@ -341,7 +341,7 @@ class RayCluster:
         """Show Ray's progress bars, or nothing at all: its records are in its own files."""
         show = self._asked["show_progress"]
         context = self._ray.data.DataContext.get_current()
-        context.enable_progress_bars = sys.stderr.isatty() if show is None else show
+        context.enable_progress_bars = bars_wanted(show, is_terminal=sys.stderr.isatty())
         logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
