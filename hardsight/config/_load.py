@@ -65,6 +65,7 @@ def load_config(
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
             raise ConfigError(f"{path} is not valid TOML: {err}") from err
+    # overrides reach into tables, so a plain value that stands for one becomes it first
     values = _with_tables(kind, values)
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -113,6 +114,7 @@ def config_from(
         default = default_of(fields[key]) if base is None else getattr(base, key)
         value = _spread(value, types_of[key], fields[key])
         checked[key] = fitted(value, types_of[key], key, where, default)
+    # a base has every key: beside it none can be missing
     known = checked
     if base is not None:
         known = {**{name: getattr(base, name) for name in fields}, **checked}
@@ -141,6 +143,7 @@ def defaults_of(kind: type[Any]) -> dict[str, Any]:
         table = types_of[field.name]
         if dataclasses.is_dataclass(table):
             defaults[field.name] = defaults_of(typing.cast(type[Any], table))
+        # a default of the table as a whole goes over those of its keys
         if field.default is not dataclasses.MISSING:
             defaults[field.name] = _plain(field.default)
         elif field.default_factory is not dataclasses.MISSING:
@@ -221,6 +224,7 @@ def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None)
         if typing.get_origin(expected) in (typing.Union, types.UnionType)
         else (expected,)
     )
+    # the order is that of the annotation: ``int | float`` keeps 3 whole
     for option in options:
         origin = typing.get_origin(option) or option
         if dataclasses.is_dataclass(origin):
@@ -276,6 +280,7 @@ def _fitted_table(value: Any, kind: Any, key: str, where: str, default: Any) -> 
         if shorthand is None:
             raise ConfigError(f"in {where}: expected {key} to be a table, got {value!r}")
         value = {shorthand: value}
+    # a table without a name is one of the default's kind
     named = getattr(default, "name", None)
     base = default if isinstance(default, kind) and value.get("name", named) == named else None
     return config_from(kind, value, where=f"{where}, [{key}]", base=base)
@@ -337,6 +342,7 @@ def check_settings(table: Any, *, where: str, stated: Collection[str] = ()) -> N
         if rules.get(_CHOICES) and value not in rules[_CHOICES]:
             called = rules[_CALLED] or field.name
             raise ConfigError(f"in {where}: {unknown_name(called, value, list(rules[_CHOICES]))}")
+    # after all choices, so that a misspelt value is not blamed on the key beside it
     for field in fields:
         value, rules = getattr(table, field.name), field.metadata
         is_stated = field.name in stated or value != default_of(field)

@@ -37,6 +37,7 @@ class Settings(FromFile):
         cls, *, of: str, without: Sequence[str] = (), first: Sequence[str] = (),
         last: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        # not ``cls.__annotations__``, which would be the base's if the class has none
         own = inspect.get_annotations(cls)
         keywords = {name: each for name, each in stated_in(of).items() if name not in without}
         fields = {name: _field(each) for name, each in keywords.items() if name not in own}
@@ -61,6 +62,7 @@ def _field(stated: Stated) -> tuple[Any, Any]:
     if not any(kind is not None for kind in kinds):
         raise TypeError(f"{stated.name}: {stated.annotation} is nothing that a file can hold")
     default = stated.default
+    # a positional parameter that may be None has no default in Python, and need not be in a file
     if default is MISSING and None in kinds:
         default = None
     if default is None and None not in kinds:  # of a parameter of any type

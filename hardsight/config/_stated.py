@@ -127,8 +127,10 @@ def described_in(docstring: str, section: str) -> dict[str, str]:
         return {}
     texts: dict[str, list[str]] = {}
     for line in lines[lines.index(f"{section}:") + 1 :]:
+        # the next heading stands at the margin
         if line and not line.startswith(" "):
             break
+        # deeper lines go on with the text before them
         begins = re.match(r" {4}(\w+): (.*)", line)
         if begins:
             texts[begins[1]] = [begins[2]]
@@ -153,6 +155,7 @@ def _keywords(node: ast.FunctionDef) -> list[tuple[str, str, Any]]:
     """Name, type and default of every parameter that has a name of its own."""
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
+    # as in Python's own syntax tree: defaults belong to the last positional parameters
     defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
     pairs = [
         *zip(positional, defaults, strict=True),

@@ -39,6 +39,11 @@ class Neighbours:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether the classes nearest to an example are known."""
+        return bool(self._parts) and self._weights is not None
+
     def similar(self, row: int, count: int) -> list[tuple[int, float]]:
         """The rows nearest to one by angle, with the angle in radians, nearest first.
 

@@ -6,17 +6,20 @@ import io
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from hardsight.errors import HardsightError
+from hardsight.errors import HardsightError, OptionError
 from hardsight.gallery import class_numbers
 from hardsight.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from PIL import Image
 
     from hardsight.run_folder import KeptBytes
@@ -28,6 +31,7 @@ MAP = "map"  # in place of a size: what the model looked at
 _TINY = 64  # up to this many pixels a side a picture is kept exactly
 _MOST_BYTES = 48 * 2**20  # of encoded pictures that are kept
 _MOST_TEXT = 20_000
+_LONG_PATIENCE_S = 20.0  # for a filter, which nobody asks twice a second
 _PATIENCE_S = 1.0  # then a browser is told to ask again, so that its connections stay free
 PNG, JPEG, TEXT, PENDING = "image/png", "image/jpeg", "text/plain", "pending"
 
@@ -117,6 +121,30 @@ class Pictures:
         if shown.content and not shown.note:
             self._keep(key, shown)
         return shown
+
+    def texts(self, indices: NDArray[np.int64], ids: Callable[[], list[str]]) -> pa.Array | None:
+        """The texts of some examples; ``None`` if they are not texts, or cannot be read.
+
+        Args:
+            indices: of the examples in their data.
+            ids: gives those that the table has for them; a text whose id is another one by now is
+                left empty.
+
+        Raises:
+            OptionError: the data is still being opened.
+        """
+        if not self._is_open.wait(_LONG_PATIENCE_S):
+            raise OptionError("the texts are still being read; ask again in a moment")
+        stored = getattr(self._source, "texts", None)
+        if stored is None:
+            return None
+        with self._reading:
+            source, found = self._source, []
+            for index, id in zip(indices.tolist(), ids(), strict=True):
+                at = source.position_of(index)
+                is_there = 0 <= at < len(stored) and source.id_of(at) == id
+                found.append(stored[at] if is_there else "")
+        return pa.array(found, pa.large_string())
 
     def _keep(self, key: tuple[int, int], shown: Shown) -> None:
         with self._caching:

@@ -10,7 +10,7 @@ import io
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,8 @@ class View:
         by: a column whose range is limited.
         low: smallest value of it.
         high: largest value of it.
-        text: part of the id.
+        text: part of the id, of the name of the label or prediction, or of the example itself if
+            that is a text.
         only: ``"suspects"``, or ``"all"``.
         lasso: corners of a region of the map, each between 0 and ``MAP_SIDE``.
         sort: a column, or ``"suspect"``.
@@ -123,12 +124,16 @@ class Rows:
 
     Args:
         table: in a file.
+        texts: gives the text of every row, if the examples are texts that can be read; a filter
+            by text asks for it once.
 
     Raises:
         MissingExtraError: DuckDB is not installed.
     """
 
-    def __init__(self, table: ScoreTable) -> None:
+    def __init__(
+        self, table: ScoreTable, texts: Callable[[], pa.Array | None] = lambda: None
+    ) -> None:
         assert table.path is not None, "a table in memory has no file that DuckDB could read"
         self.table = table
         self.label = class_numbers(table, "label").astype(np.int32)
@@ -140,6 +145,8 @@ class Rows:
         self._orders: OrderedDict[View, NDArray[np.int32]] = OrderedDict()
         self._quantiles: dict[str, NDArray[np.float32]] = {}
         self._ids: pa.ChunkedArray | None = None
+        self._texts = texts
+        self._text_values: tuple[pa.Array | None] | None = None  # None: not asked for yet
         self._map: tuple[NDArray[np.int32], dict[str, float]] | None = None
         self._lock = threading.Lock()
         self._opened: Any = None
@@ -203,6 +210,8 @@ class Rows:
         Raises:
             OptionError: it names a column or group that is not there.
         """
+        if view.text:
+            self._text_column()  # before the lock: nobody waits for texts that he did not ask for
         with self._lock:
             if view in self._orders:
                 self._orders.move_to_end(view)
@@ -230,6 +239,8 @@ class Rows:
             keep &= self.suspects.group[rows] == view.group
         if view.lasso:
             keep &= self._inside(view.lasso)[rows]
+        if view.text:
+            keep &= self._mentions(view.text)[rows]
         return rows if keep.all() else rows[keep]
 
     def _queried(self, view: View) -> NDArray[np.int32]:
@@ -264,10 +275,33 @@ class Rows:
                     values.append(end)
             if (view.low, view.high) != (None, None):
                 conditions.append(f"{_not_a_number(column)} = false")
-        if view.text:
-            conditions.append("contains(lower(id), lower(?))")
-            values.append(view.text)
         return conditions, values
+
+    def _mentions(self, text: str) -> NDArray[np.bool_]:
+        """The rows that have a text in their id, in the name of a class, or in what they are."""
+        wanted = text.casefold()
+        # names decide by class, so that a million rows are not compared as strings
+        named = [at for at, name in enumerate(self.table.classes) if wanted in name.casefold()]
+        found = np.isin(self.label, named) | np.isin(self.prediction, named)
+        found[self._query(["contains(lower(id), lower(?))"], [text], "")] = True
+        texts = self._text_column()
+        if texts is not None:
+            import pyarrow.compute as pc
+
+            within = pc.match_substring(texts, text, ignore_case=True)
+            found |= within.to_numpy(zero_copy_only=False)
+        return found
+
+    def _text_column(self) -> pa.Array | None:
+        if self._text_values is None:
+            self._text_values = (self._texts(),)
+        return self._text_values[0]
+
+    def searched(self) -> str:
+        """What a filter by text looks at, in words."""
+        if self._text_values is not None and self._text_values[0] is not None:
+            return "ids, class names and texts"
+        return "ids and class names"
 
     def _query(self, conditions: list[str], values: list[Any], order: str) -> NDArray[np.int32]:
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""

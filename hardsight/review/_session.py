@@ -36,6 +36,7 @@ from hardsight.review._suspects import nearest_classes
 from hardsight.table import read_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 MOST_PICTURES = 64  # in one answer
@@ -88,7 +89,7 @@ class Session:
         self.title, decisions = _title(Path(run)), store_file(self.table)
         self.maps = Maps(self.table, card)
         self.neighbours = Neighbours(self.table)
-        self.rows = Rows(self.table)
+        self.rows = Rows(self.table, self._texts)
         self.store = Store(
             decisions,
             identity=identity(self.table),
@@ -99,6 +100,11 @@ class Session:
         self.explainer = Explainer(self.table, self.pictures.place, model=model, weights=weights)
         self.curves = Curves(self.table)
         self._digits = _digit_keys(self.classes)
+
+    def _texts(self) -> pa.Array | None:
+        """The text of every row, for the filter; ``None`` if they are not texts."""
+        every = np.arange(len(self.rows))
+        return self.pictures.texts(self.rows.index, lambda: self.rows.ids(every))
 
     def close(self) -> None:
         """Let go of all files."""
@@ -144,6 +150,7 @@ class Session:
             "pairs": rows.pairs(),
             "map": rows.map_cells()[1] | {"side": MAP_SIDE} if rows.has_map else None,
             "has_similar": bool(self.neighbours),
+            "nearest_note": self._nearest_note(),
             "reviewer": _user(),
             "reviewers": self.store.reviewers,
             "seq": self.store.seq,
@@ -258,7 +265,9 @@ class Session:
             "new": standing.new[part].tolist(),
             "value": values,
         }
-        return {"total": len(chosen), "start": start, "seq": self.store.seq, **columns}
+        searched = self.rows.searched() if view.text else ""
+        counted = {"total": len(chosen), "start": start, "seq": self.store.seq}
+        return {**counted, "searched": searched, **columns}
 
     def shown(self, indices: Sequence[int], size: str) -> list[Shown]:
         """Pictures of some examples; those that the table does not have are empty.
@@ -336,6 +345,13 @@ class Session:
         """From the embeddings if they were kept, else as far as the columns of the table tell."""
         near = self.neighbours.classes(row, int(self.rows.label[row]), _NEAREST)
         return near or nearest_classes(self.table, row)
+
+    def _nearest_note(self) -> str:
+        """What is missing of the nearest classes and how to get it; empty if nothing is."""
+        if self.neighbours.has_classes or "target_angle" not in self.table.columns:
+            return ""
+        more = "the nearest classes by name, and similar examples"
+        return f"To see {more}, score again with --keep-embeddings"
 
     def _scores(self, row: int) -> list[list[Any]]:
         found = []

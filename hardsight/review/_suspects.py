@@ -18,7 +18,8 @@ def nearest_classes(table: ScoreTable, row: int) -> list[dict[str, Any]]:
     """Classes by their angle to an example, nearest first, as far as the table tells.
 
     A table has the angle to the labelled class and the lead over the nearest other one. That one
-    is the prediction if the model does not agree with the label; else its name is not known.
+    is taken for the prediction if it is nearer than the label and the model does not say the label;
+    else its name is not known: lengths and biases also decide what a model says.
     """
     if not {"target_angle", "angular_margin"} <= set(table.columns):
         return []
@@ -28,6 +29,6 @@ def nearest_classes(table: ScoreTable, row: int) -> list[dict[str, Any]]:
         return []
     label = int(class_numbers(table, "label")[row])
     prediction = int(class_numbers(table, "prediction")[row])
-    rival = prediction if prediction != label else -1
+    rival = prediction if prediction != label and other < own else -1
     found = [{"label": label, "angle": own}, {"label": rival, "angle": other}]
     return sorted(found, key=lambda one: float(one["angle"]))

@@ -8,7 +8,7 @@ strongest other class, the rival, so that everything above this file is the same
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,8 @@ TRACKED, FOLDS, UNSEEN, SEEN, ONE_PASS, NONE = (
 )
 _MARGIN = "logit_margin"
 _RIVAL, _SEEN, _RIGHT = "rival", "epochs_seen", "map_correctness"
+_RIVAL_SHARE = "rival_confidence"
+_LAST_MARGIN, _LAST_SHARE = "last_margin", "last_confidence"
 _PROBABILITY = {TRACKED: "map_confidence"}  # of the label; else model_confidence
 _NEVER = np.int16(-1)
 # counts are kept in 16 bits; no run has more epochs
@@ -56,7 +58,7 @@ class Evidence:
         """Names of all columns that are read."""
         wanted = ["index", "label", "prediction", "finite", "held_out", self.by, self.duel]
         wanted += [self.probability]
-        wanted += [_RIVAL, _SEEN, _RIGHT] if self.kind == TRACKED else []
+        wanted += [_RIVAL, _RIVAL_SHARE, _SEEN, _RIGHT] if self.kind == TRACKED else []
         return [name for name in dict.fromkeys(wanted) if name and name in table.columns]
 
 
@@ -74,6 +76,8 @@ class Rows:
         held_out: whether the example was held out of training.
         led: in how many epochs a rival led; -1 if training was not tracked.
         seen: in how many epochs the example was seen.
+        rival_share: mean probability of the rival through training, NaN if it was not kept; empty
+            for other evidence.
     """
 
     label: NDArray[np.int32]
@@ -85,6 +89,7 @@ class Rows:
     held_out: NDArray[np.bool_]
     led: NDArray[np.int16]
     seen: NDArray[np.int16]
+    rival_share: NDArray[np.float32]
 
     def duel(self) -> NDArray[np.float32]:
         """Chance of the rival in a duel with the label, in ``[0, 1]``; NaN if it is not known."""
@@ -93,13 +98,20 @@ class Rows:
     def rival_probability(
         self, at: NDArray[np.integer] | slice | int = slice(None)
     ) -> NDArray[np.float32]:
-        """Probability of the rival; it follows from the margin, and never is more than is left."""
+        """Probability of the rival; it follows from the margin, and never is more than is left.
+
+        Through training it was averaged like that of the label: odds of averages would not tell.
+        """
         margin, label = self.margin[at], self.probability[at]
         # beyond e^80 the ratio is 0 or infinite in float32 anyway
         odds = np.exp(-np.clip(margin, -80, 80))
         # a label whose probability is too small for a number leaves all of it to its rival
         rival = np.where(label > 0, label * odds, np.where(margin < 0, 1, 0))
-        return np.minimum(rival, 1 - label).astype(np.float32)
+        rival = np.minimum(rival, 1 - label).astype(np.float32)
+        if not len(self.rival_share):
+            return rival
+        known = self.rival_share[at]
+        return np.where(np.isnan(known), rival, known)
 
 
 def evidence_of(table: ScoreTable, by: str | None = None) -> Evidence:
@@ -138,6 +150,7 @@ def rows_of(table: ScoreTable, evidence: Evidence, *, without: Collection[str] =
         evidence: which of its columns.
         without: attributes that are left empty.
     """
+    without = {*without, *(() if evidence.kind == TRACKED else ("rival_share",))}
     # an empty part tells the types of the columns before any row is read
     none = _part(ScoreTable(table.rows_at(np.empty(0, np.int64))), evidence, table)
     length = {column.name: 0 if column.name in without else len(table) for column in fields(Rows)}
@@ -166,12 +179,40 @@ def _part(part: ScoreTable, evidence: Evidence, table: ScoreTable) -> Rows:
         prediction=np.where(is_finite(part), prediction, -1).astype(np.int32),
         rival=_rival(part, label, prediction, is_known),
         margin=np.where(is_known, _margin(part, evidence), np.nan).astype(np.float32),
-        probability=_probability(part, evidence, is_known),
+        probability=_column(part, evidence.probability, is_known),
         hardness=np.where(is_known, hardness, np.nan),
         held_out=_flags(part, "held_out"),
         led=led,
         seen=seen,
+        rival_share=_column(part, _RIVAL_SHARE if evidence.kind == TRACKED else None, is_known),
     )
+
+
+def held_out_rows(table: ScoreTable) -> tuple[NDArray[np.int64], Rows] | None:
+    """Examples that a tracked training never learned from, and what its last epoch says of them.
+
+    Returns:
+        their rows in the table, and what a model that never saw them says; ``None`` if there are
+        none, or the table does not have their probabilities.
+    """
+    wanted = ("held_out", _LAST_MARGIN, _LAST_SHARE)
+    if not set(wanted) <= set(table.columns):
+        return None
+    last = Evidence(UNSEEN, by=None, duel=_LAST_MARGIN, probability=_LAST_SHARE)
+    places, found, start = [], [], 0
+    for part in table.parts(last.columns(table)):
+        own = _flags(part, "held_out")
+        places.append(start + np.flatnonzero(own))
+        found.append(_part(part.where(own), last, table))
+        start += len(part)
+    at = np.concatenate(places) if places else np.empty(0, np.int64)
+    if not len(at):
+        return None
+    names = [column.name for column in fields(Rows)]
+    rows = Rows(*(np.concatenate([getattr(part, name) for part in found]) for name in names))
+    # the rival of the last epoch, not the one that led most often
+    differs = (rows.label >= 0) & (rows.prediction >= 0) & (rows.prediction != rows.label)
+    return at, replace(rows, rival=np.where(differs, rows.prediction, -1).astype(np.int32))
 
 
 def _margin(part: ScoreTable, evidence: Evidence) -> NDArray[np.float64]:
@@ -207,12 +248,11 @@ def _rival(
     return rival.astype(np.int32)
 
 
-def _probability(
-    part: ScoreTable, evidence: Evidence, is_known: NDArray[np.bool_]
-) -> NDArray[np.float32]:
-    if evidence.probability is None:
+def _column(part: ScoreTable, name: str | None, is_known: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Probabilities of rows that are known; NaN if the table does not have them."""
+    if name is None or name not in part.columns:
         return np.full(len(part), np.nan, np.float32)
-    values = part.column(evidence.probability).astype(np.float32)
+    values = part.column(name).astype(np.float32)
     known: NDArray[np.float32] = np.where(is_known, np.clip(values, 0, 1), np.float32(np.nan))
     return known
 

@@ -18,25 +18,31 @@ with m the share of mistakes and l the chance that a wrong label and a mistake a
 of the labels differ, and of these e (1 - l m) / D are wrong.
 
 EM sharpens these chances by two more facts: how improbable the label is beside other classes, and
-which classes are confused; the latter gives l. Along the ranking these chances are averaged so that
-they never rise.
+which classes are confused; the latter gives l. They are not independent of the confidence, as EM
+takes them to be. That is good for an order, but too sure for a share, for which the second one
+counts half. Along the ranking these chances are averaged so that they never rise.
 
 All of it holds only for probabilities of a model that never saw the example. On its training data
-a model has made its mistakes vanish, and an average over the epochs of training, also of held-out
-examples, is not a probability: it gave shares that were far too high.
+a model has made its mistakes vanish, and an average over the epochs of training is not a
+probability. A tracked training that held examples out has such probabilities of these, from its
+last epoch. They were drawn at random, so that what is found at a rank among them is taken for the
+same rank among the examples that were learned.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardsight.suspects._evidence import FOLDS, TRACKED, UNSEEN, Evidence, Rows
+from hardsight.suspects._evidence import FOLDS, TRACKED, UNSEEN, Evidence, Rows, held_out_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hardsight.table import ScoreTable
 
     Values = NDArray[np.float64]
 
@@ -52,27 +58,82 @@ _LEAST_SHARE = -6.0  # log-odds; a class may have errors though the others have 
 _SURE_MISTAKES = 0.5  # of the seeming errors that are none, relative to the mistakes of a model
 _ROUNDS = 2
 _PSEUDO = 10.0  # disagreements that a pair of classes needs to be believed as much as the others
+_IN_ORDER, _IN_SHARE = 1.0, 0.5  # how much it counts which classes are confused
 _TINY = 1e-7
+_LEAST_LEFT = 1e-6  # that the model leaves to other classes; of less, rounding decides
 _AT_ONCE = 1 << 20  # rows
 
 
-def wrong_chances(rows: Rows, evidence: Evidence) -> NDArray[np.float32] | None:
+@dataclass(frozen=True)
+class Estimate:
+    """Chances of wrong labels.
+
+    Attributes:
+        order: chance of each label to be wrong by all evidence, ``[N]``, which tells rows apart
+            best; NaN for rows that cannot be judged. ``None`` if there is no estimate, or only one
+            of some rows that stand for the others.
+        share: the same with no more belief than shares of wrong labels bear out; ``None`` if there
+            is no estimate.
+        why_not: why there is no estimate, in words; empty if there is.
+    """
+
+    order: NDArray[np.float32] | None = None
+    share: NDArray[np.float32] | None = None
+    why_not: str = ""
+
+
+def wrong_chances(
+    table: ScoreTable, rows: Rows, evidence: Evidence, *, with_shares: bool = True
+) -> Estimate:
     """The chance of each label to be wrong, by models that never saw its example.
 
     Args:
-        rows: what the evidence says.
-        evidence: where it comes from.
-
-    Returns:
-        ``[N]``, NaN for rows that cannot be judged; ``None`` if that cannot be estimated for any,
-        see :func:`why_no_share`.
+        table: that is judged.
+        rows: what the evidence says about it.
+        evidence: where that comes from.
+        with_shares: also for shares, not only for the order.
     """
-    if why_no_share(rows, evidence):
-        return None
-    found = np.full(len(rows.label), np.nan, np.float32)
-    at = _numbers(_judged(rows))
-    found[at] = _chances(rows, at)
-    return found
+    if evidence.kind == TRACKED:
+        return _of_held_out(table) if with_shares else Estimate()
+    why_not = _why_not(rows, evidence)
+    if why_not:
+        return Estimate(why_not=why_not)
+    every = _numbers(np.ones(len(rows.label), np.bool_))
+    beliefs = [_IN_ORDER, _IN_SHARE] if with_shares else [_IN_ORDER]
+    found = _placed(len(every), every, rows, beliefs)
+    return Estimate(order=found[0], share=found[-1] if with_shares else None)
+
+
+def _of_held_out(table: ScoreTable) -> Estimate:
+    """What the held-out examples of a tracked training say."""
+    found = held_out_rows(table)
+    advice = "hold more out (validation = 0.2), or score by folds"
+    if found is None:
+        return Estimate(
+            why_not="a model says too little about the labels that it learned; hold examples out "
+            "of training (validation = 0.2), or score by folds",
+        )
+    at, rows = found
+    judged = int(_judged(rows).sum())
+    needed = max(LEAST_ROWS, _CLASS_ROWS * len(np.unique(rows.label[rows.label >= 0])))
+    if judged < needed:
+        return Estimate(
+            why_not=f"{judged:,} examples were held out of training, and {needed:,} are needed, "
+            f"{_CLASS_ROWS} of each class; {advice}",
+        )
+    return Estimate(share=_placed(len(table), at, rows, [_IN_SHARE])[0])
+
+
+def _placed(
+    count: int, at: NDArray[np.integer], rows: Rows, beliefs: Sequence[float]
+) -> list[NDArray[np.float32]]:
+    """Chances of some of ``count`` rows; NaN for the others, and for those without a score."""
+    judged = _numbers(_judged(rows))
+    placed = []
+    for chance in _chances(rows, judged, beliefs):
+        placed.append(np.full(count, np.nan, np.float32))
+        placed[-1][at[judged]] = chance
+    return placed
 
 
 def error_shares(chance: NDArray[np.float32], order: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -102,15 +163,10 @@ def _judged(rows: Rows) -> NDArray[np.bool_]:
     return judged
 
 
-def why_no_share(rows: Rows, evidence: Evidence) -> str:
-    """Why the share of wrong labels cannot be estimated; empty if it can."""
+def _why_not(rows: Rows, evidence: Evidence) -> str:
+    """Why the share of wrong labels cannot be estimated from one pass; empty if it can."""
     if np.isnan(rows.margin).all() or np.isnan(rows.probability).all():
         return "the table has no probabilities"
-    if evidence.kind == TRACKED:
-        return (
-            "an average over training is not a probability; score the examples by folds, or others "
-            "that the model never saw"
-        )
     if evidence.kind not in (FOLDS, UNSEEN):
         return (
             "the model may have been trained on these examples; score them by folds, or say "
@@ -127,32 +183,36 @@ def _numbers(chosen: NDArray[np.bool_]) -> NDArray[np.integer]:
     return np.flatnonzero(chosen).astype(np.int32 if len(chosen) < 2**31 else np.int64)
 
 
-def _chances(rows: Rows, at: NDArray[np.integer]) -> NDArray[np.float32]:
-    """The chance of each of some rows that its label is wrong."""
+def _chances(
+    rows: Rows, at: NDArray[np.integer], beliefs: Sequence[float]
+) -> list[NDArray[np.float32]]:
+    """The chance of each of some rows that its label is wrong, once for each belief."""
     differs = (rows.margin[at] < 0) & (rows.rival[at] >= 0)
     top = np.where(differs, rows.rival[at], rows.label[at])
     cell, count = _large_classes(top)
     cell *= _BINS
     for start in range(0, len(at), _AT_ONCE):  # bounds what is in float64
         cell[start : start + _AT_ONCE] += _places(*_shares(rows, at[start : start + _AT_ONCE]))
-    found = np.zeros(len(at), np.float32)
     if not differs.any():
-        return found
+        return [np.zeros(len(at), np.float32) for _ in beliefs]
     mixture = _Mixture.of(cell, differs, count)
     contradicted = at[differs]
-    label, rival = _shares(rows, contradicted)
-    left = np.log(np.maximum(label, 1e-38)) - np.log1p(-np.clip(rival, _TINY, 1 - _TINY))
-    likeness = np.zeros(int(top.max()) + 1)
-    for _ in range(_ROUNDS):  # which classes are confused tells how often both are wrong alike
-        chance = mixture.if_they_differ(cell[differs], likeness[top[differs]])
-        found[differs], likeness = _sharpened(
-            chance, left, top[differs], rows.label[contradicted], len(likeness)
-        )
-    agree = _numbers(~differs)
-    for start in range(0, len(agree), _AT_ONCE):
-        part = agree[start : start + _AT_ONCE]
-        found[part] = mixture.if_they_agree(cell[part], likeness[top[part]])
-    return found
+    left = _left(*_shares(rows, contradicted))
+    facts = _Facts(left, top[differs], rows.label[contradicted])
+
+    def chances(belief: float) -> NDArray[np.float32]:
+        found = np.zeros(len(at), np.float32)
+        likeness = np.zeros(int(top.max()) + 1)
+        for _ in range(_ROUNDS):  # which classes are confused tells how often both are wrong alike
+            by_confidence = mixture.if_they_differ(cell[differs], likeness[facts.top])
+            found[differs], likeness = _sharpened(by_confidence, facts, len(likeness), belief)
+        agree = _numbers(~differs)
+        for start in range(0, len(agree), _AT_ONCE):
+            part = agree[start : start + _AT_ONCE]
+            found[part] = mixture.if_they_agree(cell[part], likeness[top[part]])
+        return found
+
+    return [chances(belief) for belief in beliefs]
 
 
 def _shares(rows: Rows, at: NDArray[np.integer]) -> tuple[Values, Values]:
@@ -309,27 +369,51 @@ def _loss(found: Values, scaled: Values, total: Values, different: Values) -> Va
 # ------------------------------------------------------------------------------ what is left
 
 
+def _left(label: Values, rival: Values) -> Values:
+    """Log-share that the label has of what the model leaves to other classes.
+
+    To two decimals, and of no less than a millionth: with two classes all of it is the label's,
+    and rounding, which grows with the confidence, must not look like a fact of its own.
+    """
+    rest = np.maximum(1 - rival, label)
+    told = np.log(np.maximum(label, 1e-38)) - np.log(np.maximum(rest, 1e-38))
+    beyond = np.log(np.maximum(label, 1e-38)) - np.log(_LEAST_LEFT)
+    left: Values = np.where(rest > _LEAST_LEFT, told, np.minimum(beyond, 0))
+    return left.round(2)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is known about disagreements besides the confidence.
+
+    Attributes:
+        left: log-share that the label has of what the model leaves to other classes. A mistake
+            mostly leaves much to the right class, so that a chance never rises with it.
+        top: the class that the model calls.
+        label: the class that the label names.
+    """
+
+    left: Values
+    top: NDArray[np.int32]
+    label: NDArray[np.int32]
+
+
 def _sharpened(
-    chance: Values,
-    left: Values,
-    top: NDArray[np.int32],
-    label: NDArray[np.int32],
-    num_classes: int,
+    chance: Values, facts: _Facts, num_classes: int, belief: float
 ) -> tuple[Values, Values]:
     """The chances of disagreements, by EM over two more facts.
 
     Args:
         chance: from the confidence alone.
-        left: log-share that the label has of what the model leaves to other classes. A mistake
-            mostly leaves much to the right class, so that a chance never rises with it.
-        top: the class that the model calls.
-        label: the class that the label names.
+        facts: of the same disagreements.
         num_classes: that the model can call.
+        belief: how much it counts which classes are confused, up to 1.
 
     Returns:
         the chances, and for each class how alike wrong labels and mistakes are: the chance that
         one of each is of the same other class.
     """
+    left, top, label = facts.left, facts.top, facts.label
     prior = np.log(np.clip(chance, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(chance, 1e-6, 1 - 1e-6))
     bins = min(20, len(left) // 50)
     edges = np.quantile(left, np.linspace(0, 1, bins + 1)[1:-1]) if bins > 2 else np.empty(0)
@@ -345,7 +429,7 @@ def _sharpened(
             / (np.bincount(owner[pair], part)[owner] + _PSEUDO)
             for part in (weight, 1 - weight)
         )
-        odds += np.log(wrong / mistaken)[pair]
+        odds += belief * np.log(wrong / mistaken)[pair]
         weight = 1 / (1 + np.exp(-odds))
     alike = np.bincount(pairs >> 32, wrong * mistaken, num_classes)
     return weight, alike.astype(np.float64)

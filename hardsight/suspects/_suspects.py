@@ -13,7 +13,7 @@ from hardsight.errors import OptionError
 from hardsight.suspects._duplicates import twins_of
 from hardsight.suspects._evidence import Rows, evidence_of, rows_of
 from hardsight.suspects._groups import DUPLICATE, GROUPS, groups_of
-from hardsight.suspects._share import error_shares, why_no_share, wrong_chances
+from hardsight.suspects._share import error_shares, wrong_chances
 from hardsight.suspects._words import Reason, evidence_in_words
 from hardsight.table import SUSPICION, ranked_among_alike
 
@@ -83,8 +83,8 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
     if evidence.by is not None:
         table.higher_is_harder(evidence.by)  # raises if it is not a score
     rows = rows_of(table, evidence)
-    chance = wrong_chances(rows, evidence)
-    group, twins = groups_of(rows, chance), twins_of(table)
+    estimate = wrong_chances(table, rows, evidence)
+    group, twins = groups_of(rows, estimate.order), twins_of(table)
     suggestion, is_suspect = rows.rival, _is_suspect(rows)
     if twins is not None:
         has_twin = twins >= 0
@@ -92,7 +92,7 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
         # the label of the twin is a suggestion only if nothing better is known
         suggestion = np.where(has_twin & (suggestion < 0), rows.label[twins], suggestion)
         is_suspect |= has_twin
-    order, ranked = _order(_ranks(rows, chance, by))
+    order, ranked = _order(_ranks(rows, estimate.order, by))
     return Suspects(
         by=evidence.by,
         kind=evidence.kind,
@@ -104,8 +104,10 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
         group=group,
         groups=GROUPS,
         is_suspect=is_suspect,
-        error_share=None if chance is None else error_shares(chance, order[:ranked]),
-        share_note=why_no_share(rows, evidence),
+        error_share=None
+        if estimate.share is None
+        else error_shares(estimate.share, order[:ranked]),
+        share_note=estimate.why_not,
         reason=Reason(table, evidence, rows, group, order, twins),
     )
 
@@ -121,7 +123,8 @@ def most_suspect(table: ScoreTable, count: int) -> NDArray[np.int32]:
     """
     evidence = evidence_of(table)
     rows = rows_of(table, evidence, without=("prediction", "led", "seen"))
-    ranks = _ranks(rows, wrong_chances(rows, evidence), None)
+    estimate = wrong_chances(table, rows, evidence, with_shares=False)
+    ranks = _ranks(rows, estimate.order, None)
     del rows  # of ten million rows it is a third of a gigabyte, which sorting needs
     order, ranked = _order(ranks)
     return order[: min(count, ranked)]

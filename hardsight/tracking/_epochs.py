@@ -41,7 +41,7 @@ from hardsight.registry import SUMMARIES, described
 from hardsight.run_folder import mended_by, open_parquet, replacing, write_bytes
 from hardsight.table import ScoreTable, with_metadata
 from hardsight.tracking._steps import MEASURES, Rows
-from hardsight.tracking._summaries import strongest_rival
+from hardsight.tracking._summaries import last_seen, rival_confidence, strongest_rival
 
 T = TypeVar("T")
 REPEATS = ("error", "first")
@@ -524,6 +524,10 @@ def _block_columns(
         "finite": label >= 0,
         "epochs_seen": seen.sum(axis=0),
         "rival": strongest_rival(block["prediction"], block["label"]),
+        # what judges labels besides the summaries; see hardsight.suspects
+        "rival_confidence": rival_confidence(block["confidence"], block["logit_margin"]),
+        "last_margin": last_seen(block["logit_margin"]),
+        "last_confidence": last_seen(block["confidence"]),
     }
     for spec in SUMMARIES.values():
         options = {"window_epochs": el2n_epochs} if spec.name == "early_el2n" else {}

@@ -82,8 +82,7 @@ def final_avh(avh: ArrayLike) -> Values:
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Eq. (1).
     """
-    history = _as_history(avh, "avh")
-    return _last_seen(history)
+    return last_seen(_as_history(avh, "avh"))
 
 
 @summary(
@@ -489,6 +488,25 @@ def strongest_rival(
     return np.where(won, rival, -1).astype(np.int64)
 
 
+def rival_confidence(confidence: ArrayLike, logit_margin: ArrayLike) -> Values:
+    """Probability of the strongest class beside the label, averaged over epochs, ``[N]``.
+
+    It follows from the probability of the label and the margin in each epoch; means over all
+    epochs would not tell.
+
+    Args:
+        confidence: probability of the labelled class in every epoch, ``[E, N]``.
+        logit_margin: margin of the labelled class in every epoch, ``[E, N]``.
+
+    Example:
+        >>> rival_confidence([[0.25, 0.5], [0.5, 0.5]], np.log([[0.5, 1.0], [2.0, 4.0]]))
+        array([0.375 , 0.3125])
+    """
+    label, margin = _as_history(confidence, "confidence"), _as_history(logit_margin, "logit_margin")
+    # e^80 times the smallest probability in float32 is already more than all that is left
+    return _mean_seen(np.minimum(label * np.exp(-np.clip(margin, -80, 80)), 1 - label))
+
+
 def _ramp(epochs: int, ramp_epochs: int) -> NDArray[np.int64]:
     """How much each epoch counts, ``[E, 1]``: the first ones, which know little yet, less."""
     # squared: the first epoch counts a hundredth of a late one
@@ -519,7 +537,7 @@ def _mean_seen(history: Values) -> Values:
     return np.where(seen > 0, np.nansum(history, axis=0) / np.maximum(seen, 1), math.nan)
 
 
-def _last_seen(history: Values) -> Values:
+def last_seen(history: Values) -> Values:
     """Value of the last epoch seen, ``[N]``; NaN if there is none."""
     last = np.full(history.shape[1], math.nan)
     for values in history:

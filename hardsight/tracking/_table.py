@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from hardsight.errors import RunMismatchError
 from hardsight.table import ScoreTable, with_metadata
 
+# columns of summaries that are not scores
+_MARKS = ("epochs_seen", "held_out", "rival", "rival_confidence", "last_margin", "last_confidence")
+
 
 def joined_table(scores: ScoreTable, summaries: ScoreTable) -> ScoreTable:
     """``scores`` with the columns of ``summaries``, by index."""
     index = scores.column("index")
     _check_same_data(index, scores.column("label"), summaries)
     rows = scores.to_arrow()
-    marks = [name for name in ("epochs_seen", "held_out", "rival") if name in summaries.columns]
+    marks = [name for name in _MARKS if name in summaries.columns]
     for name in (*marks, *summaries.scores):
         # by index: the table of scores may hold some of the examples only
         values = pa.array(summaries.column(name)[index])

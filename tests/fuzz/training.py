@@ -72,7 +72,8 @@ def train_by_recipe(draw: Draw, folder: Path) -> Iterator[Step]:
         if answer.exit_code:
             if (folder / "run" / "result.json").exists():
                 return "refusal with a result: there is a result all the same"
-            return "" if verdict.may_refuse else f"refusal of what is fine: {answer.output}"
+            fine = verdict.may_refuse or _diverged(answer, recipe)
+            return "" if fine else f"refusal of what is fine: {answer.output}"
         if verdict.must_refuse:
             return f"accepted although {verdict.must_refuse}"
         if verdict.must_tell and verdict.must_tell not in answer.output:
@@ -117,6 +118,12 @@ def _afterwards(draw: Draw, folder: Path, recipe: Recipe, accuracy: float) -> It
         return "" if same else f"accuracy: {accuracy} when it was trained, {right} when scored"
 
     yield Step(words, judge)
+
+
+def _diverged(answer: Answer, recipe: Recipe) -> bool:
+    """Whether training ended by itself at a bonus, which pulls the logits apart without end."""
+    bonus = any("bonus" in loss["name"] for loss in recipe["loss"])
+    return bonus and recipe["optimizer"]["lr"] >= 0.5 and "training has diverged" in answer.output
 
 
 def _is_usable(folder: Path) -> bool:

@@ -70,6 +70,14 @@ def test_every_link_to_a_definition_leads_to_one(page, card):
     assert links <= homes == set(card["definitions"])
 
 
+def test_every_indicator_is_on_the_page(page, card):
+    from hardsight.evaluate import INDICATORS
+
+    titles = re.findall("Accepted, ([^<]+)", page.read_text("utf-8"))
+    wanted = [card["definitions"][name]["title"].lower() for name in INDICATORS]
+    assert [title.strip() for title in titles] == wanted
+
+
 def test_a_file_a_folder_and_values_make_the_same_page(card, page, tmp_path):
     (tmp_path / "card.json").write_text(json.dumps(card))
     for given in (tmp_path, tmp_path / "card.json"):

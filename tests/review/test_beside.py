@@ -104,6 +104,27 @@ def test_nearest_classes_come_from_stored_weights_and_name_the_label(run, with_a
     np.testing.assert_allclose([one["angle"] for one in item.nearest], angles[wanted], atol=1e-5)
 
 
+def test_the_app_says_how_to_get_the_nearest_classes_if_they_were_not_kept(run, with_app):
+    note = with_app().get("start").json()["nearest_note"]
+    assert note.endswith("score again with --keep-embeddings")
+    keep(run, vectors(), vectors(12, seed=5))
+    assert with_app().get("start").json()["nearest_note"] == ""
+
+
+def test_a_class_is_named_as_the_nearest_only_if_the_angles_say_so(tmp_path):
+    columns = made.rows_of()
+    columns["angular_margin"][19] = 0.2  # the model says another class, and the label is nearer
+    app = made.App(made.save(tmp_path / "run", columns))
+    named, unnamed = app.example(18).nearest, app.example(38).nearest
+    app.close()
+    assert [one["label"] for one in named] == columns_of(columns, 9)
+    assert [one["label"] for one in unnamed] == [columns["label"][19], -1]
+
+
+def columns_of(columns, row):
+    return [columns["prediction"][row], columns["label"][row]]
+
+
 @pytest.mark.parametrize("content", [vectors(59), vectors(60)[:, 0], np.ones((60, 3), int)])
 def test_embeddings_of_another_shape_are_not_used(run, with_app, content):
     (run / "embeddings").mkdir()
@@ -192,3 +213,53 @@ def test_pictures_whose_labels_lie_apart_are_shown(tmp_path):
         app.close()
     length = int.from_bytes(content[:4], "little")
     assert json.loads(content[4 : 4 + length])[0][:2] == ["image/png", ""]
+
+
+def test_a_filter_by_text_looks_at_ids_names_of_classes_and_texts(tmp_path):
+    columns = {name: values[:6] for name, values in made.rows_of().items()}
+    columns |= {"index": np.arange(6), "id": [str(at) for at in range(6)]}
+    run = made.save(tmp_path / "run", columns, thumbnails=False)
+    words = ["A quiet Film", "loud", "a film again", "nothing", "no", "Ünruhig (50%)"]
+    lines = [f'"{text}",{label}' for text, label in zip(words, columns["label"], strict=True)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *lines]), encoding="utf-8")
+    app = made.App(run, data=str(tmp_path / "reviews.csv"))
+
+    def found(text):
+        answer = app.get("grid", text=text, sort="index", order="asc").json()
+        assert answer["searched"] == "ids, class names and texts"
+        return answer["index"]
+
+    try:
+        assert found("film") == [0, 2]
+        assert found("ünruhig") == found("(50%)") == [5]  # a text, not a pattern
+        assert found("4") == [4]  # an id
+        names = np.array(["ant", "bee", "cat", "dog"])
+        said = (names[columns["label"]] == "bee") | (names[columns["prediction"]] == "bee")
+        assert found("BEE") == np.flatnonzero(said).tolist()
+        assert app.get("grid").json()["searched"] == ""
+        assert app.queue(only="all", text="film")["total"] == 2
+    finally:
+        app.close()
+
+
+def test_texts_that_are_others_by_now_are_not_searched(tmp_path):
+    columns = {name: values[:6] for name, values in made.rows_of().items()}
+    columns |= {"index": np.arange(6), "id": [f"{at}.png" for at in range(6)]}
+    run = made.save(tmp_path / "run", columns, thumbnails=False)
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "film,a\nmore film,b\n" * 3)
+    app = made.App(run, data=str(tmp_path / "reviews.csv"))
+    try:
+        assert app.get("grid", text="film").json()["total"] == 0
+    finally:
+        app.close()
+
+
+def test_without_texts_the_page_says_that_only_ids_and_names_were_searched(app):
+    assert app.get("grid", text="class-2/").json()["searched"] == "ids and class names"
+
+
+def test_a_run_with_a_row_per_token_is_refused_with_the_next_step(tmp_path):
+    about = {"spec": "text", "split": None, "fingerprint": "f00d", "sentences": True}
+    run = made.save(tmp_path / "run", data=about)
+    with pytest.raises(TableError, match=r"a row for each token .*; look at its report"):
+        made.App(run)

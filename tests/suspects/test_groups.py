@@ -89,3 +89,21 @@ def test_groups_do_not_depend_on_the_order_of_the_rows():
     mixed = np.random.default_rng(0).permutation(800)
     shuffled = made.ScoreTable(table.to_arrow().take(mixed))
     np.testing.assert_array_equal(suspects_of(shuffled).group, suspects_of(table).group[mixed])
+
+
+def test_the_probability_of_the_rival_through_training_decides_not_odds_of_averages():
+    """Half of the epochs for the rival and half for the label: averages alone would lose it."""
+    n = 40
+    labels = np.repeat([0, 1], n // 2)
+    suspicion = np.full(n, 0.02)
+    confidence, rival_confidence = np.full(n, 0.9), np.full(n, 0.05)
+    suspicion[0], confidence[0], rival_confidence[0] = 0.75, 0.02, 0.93
+    rival = np.full(n, -1)
+    rival[0] = 1
+    columns = {"map_confidence": confidence, "rival": rival}
+    before = suspects_of(made.tracked(suspicion, labels, **columns))
+    assert before.groups[before.group[0]] == "unlike all classes"
+    columns["rival_confidence"] = rival_confidence
+    found = suspects_of(made.tracked(suspicion, labels, **columns))
+    assert found.groups[found.group[0]] == "likely wrong label"
+    assert "as sure of bee as it usually is" in found.reason(0)

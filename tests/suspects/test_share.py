@@ -76,11 +76,69 @@ def test_without_an_estimate_there_is_no_number_and_a_reason(sample, n, why):
     assert table.suspects(3)["error_share"].isna().all()
 
 
-def test_tracked_training_gives_no_estimate_also_if_examples_were_held_out():
-    held_out = np.arange(1000) % 2 == 0
-    table = made.tracked(np.linspace(0, 1, 1000), np.zeros(1000, int), held_out=held_out)
+def held_out_training(n=4000, share=0.2, *, every=2, **more):
+    """A tracked training of which one in ``every`` examples was held out, and the wrong labels."""
+    judged, wrong = made.noisy_pass(n, share, seed=5)
+    margin = judged.column("logit_margin").astype(float)
+    held_out = np.arange(n) % every == 0
+    # what was learned is all but memorised; the order of its margins is left
+    suspicion = 1 / (1 + np.exp(np.where(held_out, margin, 0.2 * margin + 2)))
+    columns = {
+        "prediction": judged.column("prediction"),
+        "held_out": held_out,
+        "last_margin": np.where(held_out, margin, 9.0),
+        "last_confidence": np.where(held_out, judged.column("model_confidence"), 0.99),
+    }
+    table = made.tracked(suspicion, judged.column("label"), **{**columns, **more})
+    return table, wrong
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_held_out_examples_tell_the_share_of_wrong_labels_among_all_of_a_tracked_training(share):
+    table, wrong = held_out_training(share=share)
+    found, at_rank = estimated(table)
+    assert found.kind == "training dynamics"
+    assert abs(at_rank.mean() - wrong.mean()) < 0.05
+    for low, high in ((0, 100), (100, 400), (400, 1000), (1000, 3000)):
+        assert abs(at_rank[low:high].mean() - wrong[found.order[low:high]].mean()) < 0.25
+    learned = ~table.column("held_out")
+    assert abs(found.error_share[learned].mean() - wrong[learned].mean()) < 0.08
+
+
+def test_held_out_examples_do_not_change_the_order_or_the_groups_of_a_tracked_training():
+    table, _ = held_out_training()
+    with_estimate = suspects_of(table)
+    without = suspects_of(made.tracked(
+        table.column("suspicion"), table.column("label"), prediction=table.column("prediction"),
+        held_out=table.column("held_out"),
+    ))  # fmt: skip
+    assert without.error_share is None
+    np.testing.assert_array_equal(with_estimate.order, without.order)
+    np.testing.assert_array_equal(with_estimate.group, without.group)
+
+
+def test_a_tracked_training_that_held_out_nothing_or_little_says_why_there_is_no_estimate():
+    table, _ = held_out_training(held_out=np.zeros(4000, bool))
     assert suspects_of(table).error_share is None
-    assert "an average over training is not a probability" in suspects_of(table).share_note
+    assert "hold examples out of training (validation = 0.2)" in suspects_of(table).share_note
+    table, _ = held_out_training(every=16)
+    why = r"250 examples were held out of training, and 400 are needed, 100 of each class"
+    assert suspects_of(table).error_share is None
+    assert re.search(why, suspects_of(table).share_note)
+
+
+def test_with_two_classes_rounding_is_not_taken_for_evidence():
+    # surer than it should be: of its surest disagreements 3 in 10 are its own mistakes
+    rng = np.random.default_rng(0)
+    strength = rng.normal(size=8000) * 4
+    truth = (rng.uniform(size=8000) < 1 / (1 + np.exp(-0.3 * strength))).astype(int)
+    wrong = rng.uniform(size=8000) < 0.2
+    second = 1 / (1 + np.exp(-strength))
+    probs = np.stack([1 / (1 + np.exp(strength)), second], axis=1)
+    table = made.one_pass(probs, np.where(wrong, 1 - truth, truth), sample="out-of-sample")
+    found, at_rank = estimated(table)
+    for low, high in ((0, 200), (200, 800), (800, 2000)):
+        assert at_rank[low:high].mean() - wrong[found.order[low:high]].mean() < 0.15
 
 
 def test_probabilities_that_are_too_small_or_too_large_for_a_number_are_estimated_all_the_same():

@@ -140,6 +140,22 @@ def test_held_out_examples_have_summaries_of_their_evaluation_passes(tracker):
     assert before.metadata["sample"] == "in-sample"
 
 
+def test_what_judges_labels_besides_the_summaries_is_that_of_the_epochs(tracker):
+    table = tracker.summaries()
+    label, margin = (tracker.history(name) for name in ("confidence", "logit_margin"))
+    seen = np.isfinite(margin)
+    rival = np.where(seen, label / np.exp(margin), 0).sum(axis=0)
+    rival[:5] /= seen[:, :5].sum(axis=0)
+    rival[5] = np.nan  # never seen
+    np.testing.assert_allclose(table.column("rival_confidence"), rival, rtol=1e-5)
+    np.testing.assert_allclose(table.column("last_margin")[:4], margin[-1, :4])
+    np.testing.assert_allclose(table.column("last_confidence")[:5], [*label[-1, :4], label[0, 4]])
+    joined = tracker.table(scored([5, 0, 4], [2, 0, 1]))
+    np.testing.assert_array_equal(
+        joined.column("rival_confidence"), table.column("rival_confidence")[[5, 0, 4]]
+    )
+
+
 def test_held_out_examples_are_joined_onto_a_table_of_scores(tracker):
     joined = tracker.table(scored([5, 0, 4], [2, 0, 1]), held_out=held_out_of())
     assert joined.column("held_out").tolist() == [True, False, False]

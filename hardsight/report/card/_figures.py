@@ -75,6 +75,7 @@ def refusal_chart(key: str, title: str, models: list[dict[str, Any]]) -> Chart |
     }
     if not curves:
         return None
+    # models without mistakes draw a flat line, which still needs an axis of some height
     highest = max(max(curve["risk"]) for curve in curves.values()) or 1.0
     x = Axis(0.0, 1.0, _LEFT, _RIGHT)
     y = axis_for(np.array([0.0, 100 * highest]), _BOTTOM, _TOP)
@@ -101,6 +102,7 @@ def distribution_bars(place: int, model: dict[str, Any], key: str) -> Bars | Non
     edges = np.array(part["edges"])
     axis = Axis(float(edges[0]), float(edges[-1]), 6.0, 354.0)
     ups, downs = part["right"], part["wrong"]
+    # each half has its own scale: a good model has too few wrong examples to see beside the right
     up, down = 70 / max(1, *ups), 50 / max(1, *downs)
     width = (axis.end - axis.start) / len(ups)
     bars = [
@@ -118,6 +120,7 @@ def energy_chart(models: list[dict[str, Any]], classes: list[str]) -> Chart | No
     """Quartiles of the conditional energy per class: a bar from Q1 to Q3 and a dot."""
     rows = [(c, place, energy) for c in range(len(classes)) for place, model in enumerate(models)
             if (energy := model["energy"][c])]  # fmt: skip
+    # with more classes the chart is longer than anybody reads; the table has them all
     if not rows or len(classes) > 40:
         return None
     ends = np.array([energy[key] for _, _, energy in rows for key in ("q1", "q3")])
@@ -153,7 +156,9 @@ def feature_cloud(place: int, model: dict[str, Any], key: str) -> Cloud | None:
     across, up = x.place(points[:, 0]), y.place(points[:, 1])
     paths = [
         (int(label) % CLASS_COLOURS, hidden,
+         # a line of no length with round ends is a dot: one path for a thousand of them
          "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(across[rows], up[rows], strict=True)))
+        # what lies on the far side is drawn first, and the near side over it
         for hidden in (True, False)
         for label in np.unique(labels)
         if (rows := (labels == label) & (far == hidden)).any()

@@ -8,6 +8,7 @@ from typing import Any
 
 from hardsight.report.page import NONE, group_view, number, percent
 
+# as hardsight.evaluate has them, which needs torch; a test compares the page with it
 INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
 
@@ -55,6 +56,7 @@ class Tables:
             self._estimates("probe", "representation", "probe", "accuracy"),
             self._values("silhouette", "representation", "silhouette", "mean"),
         ]
+        # what was not asked for, such as foreign data, is not announced by empty rows
         return [row for row in rows if any(cell.text != NONE for cell in row.cells)]
 
     def accuracy(self) -> list[Row]:
@@ -76,6 +78,7 @@ class Tables:
         rows = []
         for place, name in enumerate(self.card["data"]["classes"]):
             estimates = [model["accuracy"]["classes"][place] for model in self.models]
+            # the data is the same for all models; a class without examples has no estimate
             n = next((estimate["n"] for estimate in estimates if estimate), 0)
             cells, values = list(map(_estimate, estimates)), list(map(_value, estimates))
             rows.append((name, n, _marked(cells, values, "higher")))
@@ -128,6 +131,7 @@ class Tables:
         for name in INDICATORS:
             of, chosen = self._title(name).lower(), ("refusal", name, "chosen")
             accepted = self._estimates("rejection", *chosen, "judged_coverage")
+            # not marked as best: less wrong may be only less accepted
             wrong = [_estimate(_got(model, (*chosen, "judged_risk"))) for model in self.models]
             rows.append(replace(accepted, title=f"Accepted, {of}"))
             rows.append(Row("rejection", f"Wrong among them, {of}", wrong))
@@ -217,6 +221,7 @@ def _value(estimate: dict[str, Any] | None) -> float | None:
 def _marked(cells: list[Cell], values: list[float | None], better: str) -> list[Cell]:
     """The best cells marked, if there is a choice."""
     present = [value for value in values if value is not None]
+    # of equal values none is the best
     if not better or len(present) < 2 or min(present) == max(present):
         return cells
     best = max(present) if better == "higher" else min(present)

@@ -77,6 +77,7 @@ def angle_norm_map(view: View) -> Map | None:
     pair = _pair(view)
     if pair is None:
         return None
+    # unknown is neither right nor wrong, and counts in no share
     wrong = np.where(view.outcome < 0, np.nan, view.outcome == 0)
     return _map(view, pair, "share wrong", wrong, _right_and_wrong)
 
@@ -153,6 +154,7 @@ def _cells(
     known = ~np.isnan(wrongness)
     judged = np.bincount(inverse, known, minlength=len(totals))
     wrong = np.bincount(inverse, np.where(known, wrongness, 0.0), minlength=len(totals))
+    # by the logarithm: one hexagon in the crowd would leave all others white
     fullest = np.log1p(totals.max(initial=1))
     levels = np.ceil(_SHADES * np.log1p(totals) / fullest).astype(int)
     return [
@@ -174,18 +176,21 @@ def _hexagons(
 
     The centres are two rectangular lattices, one shifted by half a step; the nearer one wins.
     """
+    # a hexagon on its corner is sqrt(3) radii wide, and rows are 3/2 radii apart: every second one
     step_x, step_y = HEX * np.sqrt(3.0), HEX * 3.0
     even_x, even_y = np.round(x / step_x) * step_x, np.round(y / step_y) * step_y
     odd_x = (np.floor(x / step_x) + 0.5) * step_x
     odd_y = (np.floor(y / step_y) + 0.5) * step_y
     even = (x - even_x) ** 2 + (y - even_y) ** 2 <= (x - odd_x) ** 2 + (y - odd_y) ** 2
     centre_x, centre_y = np.where(even, even_x, odd_x), np.where(even, even_y, odd_y)
+    # half steps count too, so that both lattices have whole numbers
     column = np.round(2 * centre_x / step_x).astype(np.int64)
     line = np.round(2 * centre_y / step_y).astype(np.int64)
     return centre_x, centre_y, line * 100_000 + column
 
 
 def _wrongness(judged: float, wrong: float) -> int:
+    # 0 is for none wrong at all: a single mistake must show; 1e-9 against rounding above a whole
     return int(np.ceil(4 * wrong / judged - 1e-9)) if judged else 5
 
 

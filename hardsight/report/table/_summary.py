@@ -158,11 +158,13 @@ def _notes(view: View) -> list[Note]:
     notes = [Note(text, warning=sample in ("in-sample", "mixed"))]
     missing = view.metadata.get("missing") or {}
     flips = (view.metadata.get("bias") or {}).get("flip_rate")
+    # without a linear head there is no bias, nor are there angles that could ignore it
     if not missing and isinstance(flips, int | float) and math.isfinite(flips):
         text = (
             f"The head's bias changes {percent(flips)} of the predictions. Angles ignore the bias"
             f"{', so for those examples AVH and the prediction disagree' if flips else ''}."
         )
+        # below two in a hundred the two ways to decide are as good as one
         notes.append(Note(text, warning=flips > 0.02))
     if missing:
         text = f"Missing: {', '.join(missing['scores'])}, because {missing['reason']}."

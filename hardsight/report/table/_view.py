@@ -79,6 +79,7 @@ class View:
     @cached_property
     def num_classes(self) -> int:
         """Number of classes the metadata names, or else the rows hold."""
+        # names may be missing, or fewer than the numbers that occur
         highest = max(self.labels.max(initial=-1), self.predictions.max(initial=-1))
         return max(len(self.table.classes), int(highest) + 1)
 

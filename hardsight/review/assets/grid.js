@@ -65,7 +65,7 @@ export class Grid {
       select("by", "Score", scores, "none"),
       input("low", "from", { inputmode: "decimal", size: "6" }),
       input("high", "to", { inputmode: "decimal", size: "6" }),
-      input("text", "Id contains", { type: "search", size: "14" }),
+      input("text", "Contains", { type: "search", size: "14", title: "A part of the id, of the name of a class (label or prediction), or of the example if it is a text" }),
       select("sort", "Sort by", about.sortable.filter((name) => name !== "suspect").map((name) => [name, titles.get(name) ?? name]), "most suspect"),
       select("order", "Order", [["asc", "smallest first"]], "largest first"),
       h("button", { type: "button", onclick: () => go("grid", {}) }, "clear"));
@@ -115,6 +115,7 @@ export class Grid {
     if (this.pages.has(page)) return Promise.resolve(this.pages.get(page));
     if (this.asked.has(page)) return this.asked.get(page);
     const asked = get("grid", { ...this.values, start: page * PAGE, count: PAGE }, this.stop.signal).then((content) => {
+      this.searched = content.searched;
       this.seen = content.seq; // what bulk decisions are based on
       if (!this.isLoaded || content.total !== this.total) {
         this.isLoaded = true;
@@ -262,7 +263,7 @@ export class Grid {
 
   drawState() {
     const chosen = this.isAll ? this.total : this.marked.size;
-    this.summary.textContent = `${count(this.total)} of ${plural(shared.about.rows, "example")}${chosen ? ` · ${count(chosen)} marked` : ""}`;
+    this.summary.textContent = `${count(this.total)} of ${plural(shared.about.rows, "example")}${this.searched ? ` · searched ${this.searched}` : ""}${chosen ? ` · ${count(chosen)} marked` : ""}`;
     if (this.total) this.scroller.setAttribute("aria-activedescendant", `cell-${this.cursor}`);
     else this.scroller.removeAttribute("aria-activedescendant");
     const key = `${chosen} ${this.isAll} ${this.total}`;

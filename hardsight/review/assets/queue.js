@@ -96,7 +96,7 @@ export class Queue {
     const { label, prediction, group, by, text, lasso } = this.view;
     const parts = [
       label && `label ${shared.name(Number(label))}`, prediction && `prediction ${shared.name(Number(prediction))}`,
-      group && shared.about.groups[Number(group)], by && (this.view.low || this.view.high) && `a range of ${by}`, text && `“${text}” in the id`, lasso && "a region of the map",
+      group && shared.about.groups[Number(group)], by && (this.view.low || this.view.high) && `a range of ${by}`, text && `those that mention “${text}”`, lasso && "a region of the map",
     ];
     return `only ${parts.filter(Boolean).join(", ") || "some examples"}`;
   }
@@ -171,6 +171,7 @@ export class Queue {
       verdict, others,
       note ? h("p", { class: "missing-note" }, note) : null,
       item.nearest.length ? angleDiagram(item.nearest, item.label) : null,
+      shared.about.nearest_note ? h("p", { class: "soft hint" }, shared.about.nearest_note, ".") : null,
       shared.about.has_similar ? this.similar(item) : null,
       this.map(item),
       path ? h("figure", {}, path, h("figcaption", { class: "soft" }, "Probability of the label through training")) : null,

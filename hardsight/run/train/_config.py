@@ -306,7 +306,7 @@ class TrainConfig(FromFile):
             classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         devices: how many of them; under torchrun and srun as many as they start.
-        num_nodes: machines, each with as many devices; likewise.
+        num_nodes: machines, each with as many devices; under torchrun and srun as many as they use.
         strategy: ``auto`` or ``ddp``, run by Lightning; of several devices ``auto`` is ``ddp``.
         precision: ``auto`` (bfloat16 on a GPU that has it), ``float32``, ``bfloat16``,
             ``float16``; the last two are mixed precision.
