@@ -142,7 +142,7 @@ def test_a_config_file_with_overrides(run, embeddings, tmp_path):
         (["score", "--data", "builtin:digits"], 2, "name the output folder: --out run"),
         (["score", "--data", "nowhere", "--out", "OUT"], 2, "nowhere"),
         (["score", "--data", "builtin:digit", "--out", "OUT"], 2, "Did you mean 'builtin:digits'"),
-        (["score", "--data", "builtin:digits", "--out", "OUT"], 2, "images need a model"),
+        (["score", "--data", "builtin:digits", "--out", "OUT"], 2, "images and texts need a model"),
         (["score", "--data", "x", "--out", "OUT", "--size", "big"], 2, "expected 224 or 224x160"),
         (["score", "--data", "x", "--out", "OUT", "--mean", "a"], 2, "expected numbers such as"),
         (["score", "nothing.toml"], 2, "no config file at nothing.toml"),

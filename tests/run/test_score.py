@@ -456,7 +456,9 @@ def test_wrong_options_are_named(embeddings_file, options, error, message):
 
 def test_embeddings_without_a_head_ask_for_one(tmp_path):
     np.savez(tmp_path / "e.npz", embeddings=np.ones((4, 3), "f4"), labels=np.array([0, 1, 0, 1]))
-    with pytest.raises(OptionError, match="no class weights; pass class_weights=FILE"):
+    with pytest.raises(
+        OptionError, match=r"no class weights; pass class_weights=FILE.*--out-of-sample 5"
+    ):
         hs.score(None, tmp_path / "e.npz")
     with pytest.raises(OptionError, match="embeddings, which need no model"):
         hs.score(SmallCNN(), tmp_path / "e.npz")
@@ -467,7 +469,9 @@ def test_embeddings_without_a_head_ask_for_one(tmp_path):
 
 
 def test_images_without_a_model_ask_for_one(photos):
-    with pytest.raises(OptionError, match=r"images need a model, got none.*--model"):
+    with pytest.raises(
+        OptionError, match=r"images and texts need a model, got none.*--model.*hardsight train"
+    ):
         hs.score(None, photos)
 
 

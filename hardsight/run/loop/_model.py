@@ -111,9 +111,10 @@ def loaded_model(
         ModelError: it cannot be built, or its preprocessing cannot be followed.
     """
     if not isinstance(model, str | nn.Module):
+        came = "none" if model is None else type(model).__name__
         raise OptionError(
-            f"images need a model, got {'none' if model is None else type(model).__name__}; pass "
-            "an nn.Module or a name such as file.py:factory (--model)"
+            f"images and texts need a model, got {came}; pass an nn.Module or a name such as "
+            "file.py:factory (--model), or train one first: hardsight train recipe.toml"
         )
 
     def load(how: Preprocessing | None) -> LoadedModel:

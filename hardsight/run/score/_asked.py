@@ -130,7 +130,7 @@ def refuse_pixel_options(asked: Asked) -> None:
 def refuse_folds(count: int) -> NoReturn:
     """Raise: heads per fold are fitted to stored embeddings alone."""
     raise OptionError(
-        "out_of_sample fits heads to stored embeddings; images need a model trained for each "
+        "out_of_sample fits heads to stored embeddings; other data needs a model trained for each "
         f"fold: hs.train(..., folds={count}), or `hardsight score --out-of-sample {count} "
         "--recipe recipe.toml`"
     )

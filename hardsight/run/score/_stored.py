@@ -63,7 +63,8 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
     elif source.class_weights is None:
         raise OptionError(
             f"{source.spec} holds embeddings but no class weights; pass class_weights=FILE "
-            "(--class-weights), the weights of the classifier layer they feed"
+            "(--class-weights), the weights of the classifier layer they feed, or fit a head for "
+            "each of five folds: out_of_sample=5 (--out-of-sample 5)"
         )
     else:
         bias = None if source.bias is None else torch.tensor(source.bias)
