@@ -47,7 +47,17 @@ def main(args: Sequence[str] | None = None) -> None:
     run = large_run(folder, options.rows)
     with _browser() as browser:
         bench = _Bench(options, browser, rows)
-        for step in (_starts, _keys, _filters, _far_row, _scrolling, _bulk, _commits, _tabs):
+        for step in (
+            _starts,
+            _keys,
+            _filters,
+            _far_row,
+            _scrolling,
+            _memory,
+            _bulk,
+            _commits,
+            _tabs,
+        ):
             if not options.only or step.__name__.strip("_") in options.only:
                 bench.fresh(run)
                 step(bench, run)
@@ -69,6 +79,7 @@ def _options(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="where the made run is kept; made if missing")
     parser.add_argument("--keys", type=int, default=200, help="decisions by keyboard")
     parser.add_argument("--scroll-s", type=float, default=60, help="seconds of scrolling")
+    parser.add_argument("--scroll-speed", type=float, default=2500, help="pixels a second")
     parser.add_argument("--kills", type=int, default=50, help="kill -9 and start again, as often")
     parser.add_argument("--only", nargs="*", help="starts keys filters far_row scrolling ...")
     parser.add_argument("--out", type=Path, help="write the rows to this CSV file")
@@ -331,11 +342,25 @@ def _scrolling(bench: _Bench, run: Path) -> None:
     rng = np.random.default_rng(0)
     jumps = [bench.ask_page("jump", float(share)) for share in rng.random(30)]
     bench.add("blank after a jump anywhere", "ms", jumps, at_most=200)
-    bench.ask_page("scroll", bench.options.scroll_s, 2500)
-    page = _renderer(bench.browser)
-    minutes = bench.options.scroll_s / 60
-    bench.add(f"browser's page after {minutes:g} min of scrolling", "MB",
-              [page.memory_full_info().uss / 1e6], at_most=300)  # fmt: skip
+    bench.add("server after it, most memory", "MiB", [command.peak_mib()], at_most=500)
+
+
+def _memory(bench: _Bench, run: Path) -> None:
+    """Scrolls long, and looks ten times whether memory still grows."""
+    command = bench.open(run, "g")
+    bench.wait(_PICTURES)
+    seconds, speed = bench.options.scroll_s, bench.options.scroll_speed
+    page: list[float] = []
+    server: list[float] = []
+    for _ in range(10):
+        bench.ask_page("scroll", seconds / 10, speed)
+        page.append(_renderer(bench.browser).memory_full_info().uss / 1e6)
+        server.append(command.seen.memory_full_info().uss / _MIB)
+    far = f"{seconds / 60:g} min of scrolling at {speed:,.0f} px/s"
+    bench.add(f"browser's page, {far}, ten looks", "MB", page, at_most=300)
+    bench.add(f"server, {far}, ten looks", "MiB", server, at_most=500)
+    print("page, MB:", *(round(value) for value in page))
+    print("server, MiB:", *(round(value) for value in server))
     bench.add("server after it, most memory", "MiB", [command.peak_mib()], at_most=500)
 
 

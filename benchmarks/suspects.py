@@ -355,19 +355,27 @@ def draw(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     from hardsight.report.figures import panels, save
 
     names = list(dict.fromkeys(row["dataset"] for row in rows))
-    figure, axes = panels(1, len(names), width=2.7, height=2.7)
-    for axis, name in zip(axes, names, strict=True):
+    methods = [name for name in (OURS, TRACKED) if any(row["name"] == name for row in rows)]
+    figure, axes = panels(len(methods), len(names), width=2.7, height=2.7)
+    places = [(method, name) for method in methods for name in names]
+    for axis, (method, name) in zip(axes, places, strict=True):
         axis.plot([0, 1], [0, 1], color="#868e96", linewidth=1)
         for kind in ("symmetric", "pairs", "none"):
-            own = [row for row in rows if (row["dataset"], row["kind"]) == (name, kind)]
+            own = [
+                row for row in rows
+                if (row["name"], row["dataset"], row["kind"]) == (method, name, kind)
+            ]  # fmt: skip
             axis.scatter(
                 [row["estimated"] for row in own], [row["wrong"] / row["count"] for row in own],
                 s=[6 + 5 * np.log10(row["count"]) for row in own], alpha=0.55, label=kind,
                 linewidths=0,
             )  # fmt: skip
-        axis.set(title=name, xlabel="estimated share of wrong labels", xlim=(-0.02, 1.02),
+        axis.set(title=f"{name}, {method.removeprefix('hardsight, ')}", xlim=(-0.02, 1.02),
                  ylim=(-0.02, 1.02))  # fmt: skip
-    axes[0].set_ylabel("true share")
+        if method == methods[-1]:
+            axis.set_xlabel("estimated share of wrong labels")
+        if name == names[0]:
+            axis.set_ylabel("true share")
     axes[-1].legend(loc="lower right")
     save(figure, file)
 

@@ -48,9 +48,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _names(spec: Any) -> list[str]:
-    """Folders of an experiment: the usual one, and that at the scale of the paper if it exists."""
-    paper = f"{spec.name}-paper"
-    return [spec.name, paper] if (RESULTS / paper / "README.md").exists() else [spec.name]
+    """Folders of an experiment: the usual one, and others such as that at the paper's scale."""
+    others = [file.parent for file in sorted(RESULTS.glob(f"{spec.name}-*/result.json"))]
+    return [spec.name, *(folder.name for folder in others if _name_in(folder) == spec.name)]
+
+
+def _name_in(folder: Path) -> str:
+    return str(json.loads((folder / "result.json").read_text(encoding="utf-8"))["name"])
 
 
 def _not_run(spec: Any) -> str:

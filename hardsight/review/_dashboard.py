@@ -133,8 +133,10 @@ def errors_left(rows: Rows, found: Consensus) -> dict[str, Any] | None:
 
     The queue is cut into parts of equal size. In a part that somebody has looked into, the share
     of wrong labels among the open ones is that among the decided ones (Jeffreys' posterior). A
-    part that nobody has looked into has between none and the share of the last part before it
-    that somebody has: it is less suspect. ``None`` before the first decision.
+    part that nobody has looked into has a share between those of the next looked-into parts on
+    both sides, none at the end of the queue: it is less suspect than what comes before it. Parts
+    that follow each other are all near the one end or near the other, so that what nobody knows
+    does not cancel out. ``None`` before the first decision.
     """
     order = rows.suspects.order
     queue = order[rows.suspects.is_suspect[order]]
@@ -153,16 +155,18 @@ def errors_left(rows: Rows, found: Consensus) -> dict[str, Any] | None:
     settled = np.bincount(place[found.rows[place[found.rows] >= 0]] * bins // len(queue),
                           minlength=bins)  # fmt: skip
     rng = np.random.default_rng(0)  # the same numbers whenever the page is opened
+    drawn = {at: rng.beta(bad[at] + 0.5, seen[at] - bad[at] + 0.5, _DRAWS)
+             for at in np.flatnonzero(seen).tolist()}  # fmt: skip
     total = np.zeros(_DRAWS)
-    last = np.full(_DRAWS, 1.0)
+    before, between = np.ones(_DRAWS), rng.uniform(size=_DRAWS)
     for at in range(bins):
-        if seen[at]:
-            last = rng.beta(bad[at] + 0.5, seen[at] - bad[at] + 0.5, _DRAWS)
-            share = last
+        share = drawn.get(at)
+        if share is None:
+            after = drawn.get(min((one for one in drawn if one > at), default=-1), np.zeros(1))
+            share = after + (before - after) * between
         else:
-            share = last * rng.uniform(size=_DRAWS)
-        left = int(size[at] - settled[at])
-        total += rng.binomial(left, share)
+            before, between = share, rng.uniform(size=_DRAWS)
+        total += rng.binomial(int(size[at] - settled[at]), share)
     low, middle, high = np.quantile(total, [(1 - _LEVEL) / 2, 0.5, (1 + _LEVEL) / 2])
     looked = wilson_interval(float(wrong.sum()), len(wrong), level=_LEVEL)
     return {

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.guards._statements import statements
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hardsight"
 LAYERS = {
@@ -62,7 +64,7 @@ LAYER_OF |= {
 def modules_imported(source):
     """Modules of hardsight that a file imports, without the leading name; '.' if relative."""
     modules = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(source):
         if isinstance(node, ast.ImportFrom):
             if node.level:
                 modules.add(".")
@@ -203,6 +205,16 @@ def test_a_room_that_is_not_drawn_is_missed():
         ("experiments.el._fig5", "from hardsight.run.loop._pass import x", "private to its room"),
         ("experiments.el._fig5", "from hardsight.experiments.avh import x", "its neighbour"),
         ("experiments.el._fig5", "from hardsight.experiments import avh", "its neighbour"),
+        (
+            "table",
+            "try:\n    pass\nexcept OSError:\n    with x:\n        import hardsight.geometry",
+            "table .* geometry above",
+        ),
+        (
+            "table",
+            "match x:\n    case 1:\n        pass\n    case _:\n        import hardsight.geometry",
+            "table .* geometry above",
+        ),
         ("run.loop._device", "from hardsight.run import train as t", "imports run.train above"),
         ("data.source._view", "from hardsight.data.formats import x", "imports data.formats above"),
         ("run.loop._heads", "from hardsight.data.source._view import x", "private to its room"),

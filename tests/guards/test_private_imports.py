@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.guards._statements import statements
+
 TESTS = Path(__file__).parents[1]
 MOST = 33  # of all tests; a bound to lower, not to raise
 MOST_NAMED = 35  # by text, such as the size of a tile that a test makes small
@@ -20,7 +22,7 @@ def private_imports(code):
     """
     return [
         ast.unparse(node)
-        for node in ast.walk(ast.parse(code))
+        for node in statements(code)
         if isinstance(node, ast.Import | ast.ImportFrom)
         and any(name.split(".")[0] == "hardsight" and _is_private(name) for name in _named(node))
     ]
@@ -28,6 +30,8 @@ def private_imports(code):
 
 def private_names(code):
     """Texts that name something private of hardsight, as ``monkeypatch.setattr`` takes them."""
+    if not re.search(r"hardsight(\.\w+)*\._[a-z]", code):
+        return []
     return [
         node.value
         for node in ast.walk(ast.parse(code))

@@ -294,3 +294,38 @@ def test_a_decision_costs_no_memory_that_grows_with_the_table(tmp_path):
         tracemalloc.stop()
         app.close()
     assert peak < rows
+
+
+@pytest.mark.parametrize("rest", [0.0, 0.2, 0.5, 0.8])
+def test_the_interval_of_errors_left_holds_whatever_the_rest_of_the_queue_is(tmp_path, rest):
+    """Of the beginning, which was looked at, nine in ten are wrong; nobody knows the rest."""
+    n, looked = 400, 40
+    columns = made.rows_of(n)
+    columns["label"] = (columns["prediction"] + 1) % 4  # the model contradicts all of them
+    columns["logit_margin"] = np.linspace(-9, -1, n, dtype=np.float32)
+    app = made.App(made.save(tmp_path / "run", columns, thumbnails=False, sample="in-sample"))
+    order = app.get("grid", only="suspects", count=n).json()["index"]
+    assert len(order) == n
+    wrong = np.arange(n) % 10 < 10 * np.where(np.arange(n) < looked, 0.9, rest)
+
+    def left_after(places):
+        for action, chosen in (
+            ("relabel", places[wrong[places]]),
+            ("keep", places[~wrong[places]]),
+        ):
+            if len(chosen):
+                indices = [order[place] for place in chosen]
+                seen = app.get("changes", since=0).json()["seq"]
+                answer = app.post(
+                    "decide-many", indices=indices, action=action, new=None, seen=seen
+                )
+                assert answer.status_code == 200
+        return app.get("dashboard").json()["left"]
+
+    left = left_after(np.arange(looked))
+    truth = int(wrong[looked:].sum())
+    assert left["low"] - 10 <= truth <= left["high"] + 10  # 95 %: the ends themselves may be out
+    # once somebody has looked at the end, what lies between is bounded on both sides
+    closer = left_after(np.arange(n - looked, n))
+    assert closer["high"] - closer["low"] <= left["high"] - left["low"]
+    app.close()

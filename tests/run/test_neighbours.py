@@ -157,7 +157,7 @@ def test_large_and_small_vectors_do_not_overflow(tmp_path):
 
 
 def test_the_matrix_of_all_pairs_is_never_in_memory(tmp_path):
-    n = 16_000  # 1 GB of similarities
+    n = 12_000  # 576 MB of similarities
     rng = np.random.default_rng(0)
     vectors, labels = rng.normal(size=(n, 4)), np.arange(n) % 4
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 TRUNCATED = "truncated"
+_TRIED = 16  # tokens of a text that a model is tried on
 _SHOWN = 280  # characters of a text in a gallery
 _AT_ONCE = 16  # batches among which texts are sorted by length
 _ENDLESS = 10**6  # what a tokenizer without a limit of its own says is larger
@@ -114,9 +115,14 @@ class Tokens(Texts):
         return Parts(inputs, places, sizes), {TRUNCATED: cut}
 
     def at_once(self, batch_size: int) -> Tokens:
-        """The same, with more or fewer texts that go through the model together."""
+        """The same, with more or fewer texts that go through the model together, and cut short.
+
+        What is tried, such as where the head is and whether padding is noticed, does not depend on
+        the length, and long texts would take most of the time of a small dataset.
+        """
         other = copy.copy(self)
         other._batch_size = batch_size
+        other.limit = min(_TRIED, self.limit or _TRIED)
         return other
 
     def padded_twice(self, inputs: Any) -> tuple[Any, Any] | None:

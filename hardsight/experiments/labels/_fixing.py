@@ -92,7 +92,8 @@ def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
         ("noise", "labels", "test accuracy, %", "labels still wrong", "errors found"),
         rows,
         note=f"{len(setting.seeds)} seeds; ± is the standard deviation over seeds. Errors found "
-        f"are those among the {setting.reviewed:,} examples that were looked at.",
+        f"are those among the {setting.reviewed:,} examples that were looked at."
+        + _limits(setting, grid),
     )
     pairs = {}
     for kind in kinds:
@@ -129,6 +130,22 @@ def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
         for kind in kinds
     ]
     return [table, compared], claims
+
+
+def _limits(setting: Any, grid: kit.Grid) -> str:
+    """How far the network is from a good one, in words; empty if nobody has measured a good one."""
+    good = kit.GOOD.get(f"{setting.dataset}/resnet18")
+    if good is None or setting.model == "resnet18":
+        return ""
+    best = max(
+        float(np.mean(grid.values("accuracy", kind=kind, labels=CLEAN)))
+        for kind in grid.names("kind")
+    )
+    return (
+        f" The network is far from a good one: without errors {setting.model} reaches {best:.1f} % "
+        f"here, where ResNet-18 on all pictures reaches {good.accuracy:g} %. So the page says what "
+        "fixed labels are worth to this network, not to one that is good."
+    )
 
 
 def _count(grid: kit.Grid, what: str, kind: str, labels: str) -> str:

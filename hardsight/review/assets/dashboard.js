@@ -51,7 +51,7 @@ export class Dashboard {
       this.root,
       h("h1", {}, "Dashboard"),
       h("dl", { class: "cards" }, cards),
-      left ? h("p", { class: "how" }, `Of ${plural(left.decided, "suspect")} decided, ${count(left.wrong)} had a wrong label: ${percent(left.wrong_share[1])}, between ${percent(left.wrong_share[0])} and ${percent(left.wrong_share[2])}. The estimate takes the share of each part of the queue from what was decided there; a part that nobody has looked into has between none and the share of the last one before it.`) : null,
+      left ? h("p", { class: "how" }, `Of ${plural(left.decided, "suspect")} decided, ${count(left.wrong)} had a wrong label: ${percent(left.wrong_share[1])}, between ${percent(left.wrong_share[0])} and ${percent(left.wrong_share[2])}. The estimate takes the share of each part of the queue from what was decided there; a part that nobody has looked into has a share between those of the parts before and after it that somebody has, or none at the end.`) : null,
       h("h2", {}, "Reviewers"),
       reviewers.length
         ? h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Name", "Kept", "Changed", "Cannot tell", "Skipped"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, reviewers)))

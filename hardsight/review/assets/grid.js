@@ -7,7 +7,7 @@ import { smallView } from "./example.js";
 import { go, replace, viewOf } from "./view.js";
 
 const PAGE = 200, PAGES_KEPT = 60; // rows fetched at once
-const LEAST_WIDTH = 124, CAPTION = 30, GAP = 8;
+const LEAST_WIDTH = 124, CAPTION = 45, GAP = 8;
 const MOST_HEIGHT = 15e6; // browsers cap an element near 16.8 million pixels: scaled beyond this
 const MOST_RANGE = 20000;
 const SCREENS_AHEAD = 1.5; // of pictures, in the direction of scrolling

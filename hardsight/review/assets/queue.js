@@ -238,7 +238,8 @@ export class Queue {
 
   digits(item) {
     const fixed = shared.about.digits;
-    if (Object.keys(fixed).length) return Object.entries(fixed);
+    // in the order of the classes: as keys of an object 0 would come before 1
+    if (Object.keys(fixed).length) return Object.entries(fixed).sort((one, other) => one[1] - other[1]);
     const near = [item.suggestion, item.prediction, ...item.nearest.map((one) => one.label),
       ...shared.about.pairs.filter(([label]) => label === item.label).map(([, other]) => other)];
     return [...new Set(near)].filter((label) => label >= 0 && label !== item.label).slice(0, 9).map((label, at) => [String(at + 1), label]);
