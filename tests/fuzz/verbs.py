@@ -285,7 +285,8 @@ def any_flags(draw: Draw, folder: Path) -> Iterator[Step]:
     context = click.Context(main)
     for part in name.split():
         command = command.get_command(context, part)
-    options = [p for p in command.params if isinstance(p, click.Option)]
+    # --verbose asks for the traceback that no other answer may have
+    options = [p for p in command.params if isinstance(p, click.Option) and p.name != "verbose"]
     for at in range(draw.whole("flags", 1, 3) if options else 0):
         option = draw.pick(f"flag {at}", options, plain=0.01)
         words.append(option.opts[0])
