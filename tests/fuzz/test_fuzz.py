@@ -1,7 +1,7 @@
 """The whole command line on random files: the right numbers, or a refusal in words.
 
 ``HARDSIGHT_FUZZ_CASES`` is the number of cases, ``HARDSIGHT_FUZZ_FIRST`` that of the first of
-them, ``HARDSIGHT_FUZZ_SEED`` the seed; ``make test-fuzz`` runs the next thousand. What fails is
+them, ``HARDSIGHT_FUZZ_SEED`` the seed; ``make test-fuzz`` runs those after the first. What fails is
 shrunk, its files are kept, and the message has the one command that runs it again.
 """
 
