@@ -77,8 +77,8 @@ def apgd(
         >>> grey, draws = torch.full((1, 1, 2, 2), 0.5), torch.Generator().manual_seed(0)
         >>> changed = apgd(net, grey, torch.tensor([0]), epsilon=0.1, loss="dlr", steps=10,
         ...                normalisation=Normalisation(), generator=draws)
-        >>> round(float((changed - grey).abs().max()), 4)
-        0.1
+        >>> bool((changed - grey).abs().max() <= 0.1 + 1e-6)
+        True
 
     Reference:
         Croce and Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse
