@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from hardsight._checks import NO_BARS
 from hardsight.errors import HardsightWarning
 
 _AS_JSON = "hardsight.json"
+_TOLD = "hardsight.told"
 _VERBOSE = "hardsight.verbose"
 _LONG = 16  # options from which on a help has sections
 # heading -> settings, which have the same name and meaning in all commands; what is not named here
@@ -112,9 +114,24 @@ def tell(result: Mapping[str, Any] | list[Any], in_words: Callable[[], None]) ->
     """Print a result: in words, or with ``--json`` as one object or array."""
     context = click.get_current_context()
     if context.meta.get(_AS_JSON):
-        click.echo(json.dumps(result, indent=2, ensure_ascii=False, default=_plain))
+        _print_json(result)
+        context.meta[_TOLD] = True
     else:
         in_words()
+
+
+def tell_failure(context: click.Context, words: Sequence[str], err: click.ClickException) -> None:
+    """Print what went wrong as an object, if ``--json`` is among the words and nothing is out.
+
+    The words are asked, since a command that was typed wrongly has not read its own flags.
+    """
+    if "--json" in words and not context.meta.get(_TOLD):
+        _print_json({"error": err.format_message(), "exit_code": err.exit_code})
+
+
+def _print_json(result: Any) -> None:
+    """In ASCII, which is right in every locale, also for names that it cannot read."""
+    click.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
 
 
 def is_verbose(context: click.Context) -> bool:
@@ -123,8 +140,15 @@ def is_verbose(context: click.Context) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Paths as text, numbers of numpy as numbers; what has no such form is text, too."""
-    return value.item() if hasattr(value, "item") else str(value)
+    """What JSON can hold: numbers of numpy as numbers, NaN and infinity as null, paths as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)
 
 
 def _json(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -137,6 +137,31 @@ def test_patches_as_json(tmp_path):
     assert json.loads(merged.stdout)["out"] == str(out)
 
 
+def test_failures_as_json(scored, tmp_path):
+    words, folder = scored
+    for code, typed, reason in (
+        (1, [*words, "--out", folder], "--resume"),  # there is a run already
+        (2, [*words, "--out", tmp_path / "x", "--scores", "avhh"], "Did you mean 'avh'"),
+        (2, ["score", "--no-such-flag"], "No such option"),
+        (2, ["nonsense"], "unknown command 'nonsense'"),
+    ):
+        done = run(*typed, "--json", code=code)
+        told = json.loads(done.stdout)
+        assert told["exit_code"] == code
+        assert reason in told["error"]
+        assert told["error"] in done.stderr  # for people, as without the flag
+        assert run(*typed, code=code).stdout == ""
+
+
+def test_json_is_one_value_that_every_parser_and_locale_reads(monkeypatch):
+    odd = Finding("ü\udce4", float("nan"), True, Path("x"), np.float32("inf"))
+    monkeypatch.setattr("hardsight.run.doctor.findings", lambda: [odd])
+    said = run("doctor", "--json").stdout
+    assert said.isascii()
+    (told,) = json.loads(said, parse_constant=pytest.fail)
+    assert told == {"part": "ü\udce4", "found": None, "ok": True, "purpose": "x", "step": None}
+
+
 def test_quiet_leaves_results_and_warnings_and_nothing_else(scored, tmp_path, monkeypatch):
     words, _ = scored
     log, at_work, run_score = logging.getLogger("hardsight"), [], hs.run.score.run_score
