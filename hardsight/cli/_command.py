@@ -48,7 +48,7 @@ class Command(click.Command):
         super().__init__(*arguments, **named)
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_quiet,
-                         help="No progress bars and no notes; results and warnings stay."),
+                         help="No progress and no notes; results and warnings stay."),
             click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_verbose,
                          help="More notes, and where in the code an error came from."),
         ]  # fmt: skip

@@ -196,6 +196,27 @@ def test_progress_can_be_turned_off_for_all(monkeypatch, capsys):
     assert shown(show=True)  # who asks for a bar gets it
 
 
+def test_a_log_has_a_line_of_progress_every_half_minute(monkeypatch, caplog):
+    monkeypatch.delenv("HARDSIGHT_PROGRESS", raising=False)
+    caplog.set_level(logging.INFO, "hardsight")
+
+    def lines(**named):
+        clock = iter([0, 10, 31, 40])
+        with monkeypatch.context() as at:
+            at.setattr("time.monotonic", lambda: next(clock))
+            with progress("scoring", total=4000, **named) as advance:
+                for units in (1000, 200, 0):
+                    advance(units)
+        said = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return said
+
+    assert lines() == ["scoring: 1,200 of 4,000"]
+    assert lines(show=False) == []
+    monkeypatch.setenv("HARDSIGHT_PROGRESS", "off")
+    assert lines() == []
+
+
 def test_verbose_says_where_an_error_came_from(tmp_path):
     words = ("report", tmp_path / "nothing")
     assert "Traceback" not in run(*words, code=2).output
