@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import click
 from hardsight._checks import NO_BARS
 from hardsight.errors import HardsightWarning
 
+_ALL = "hardsight.all"
 _AS_JSON = "hardsight.json"
 _TOLD = "hardsight.told"
 _VERBOSE = "hardsight.verbose"
@@ -28,6 +30,10 @@ _SECTIONS = {
         "class_weights", "bias", "classes", "text_column", "label_column", "image_column", "patch",
         "rows", "group", "limit", "unlabelled",
     ),
+    "Attacks": (
+        "epsilons", "epsilons_l2", "attack_steps", "attack_examples", "ensemble_steps",
+    ),
+    "Features and maps": ("explain_examples", "cam_layer", "feature_examples", "map_examples"),
     "Texts": ("tokenizer", "max_tokens", "tokens"),
     "Pictures": ("size", "crop", "squash", "channels", "mean", "std", "white"),
     "The model's classes and outputs": (
@@ -37,6 +43,7 @@ _SECTIONS = {
     "Cluster": ("ray_address", "ray_actors", "ray_cpus", "ray_gpus"),
     "The run": (
         "seed", "resume", "overwrite", "strict", "overrides", "as_json", "quiet", "verbose", "help",
+        "help_all",
     ),
 }  # fmt: skip
 
@@ -53,22 +60,62 @@ class Command(click.Command):
                          help="More notes, and where in the code an error came from."),
         ]  # fmt: skip
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Beside ``--help``, that of a command with many options has ``--help-all``."""
+        params = super().get_params(ctx)
+        return [*params, _HELP_ALL] if len(params) >= _LONG else params
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, of which many are in sections."""
+        """Write the options, of which many are in sections.
+
+        ``--help`` has to fit a screen: there the first section has a sentence per option, and the
+        others only name theirs.
+        """
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
         if len(options) < _LONG:
             super().format_options(ctx, formatter)
             return
         heading_of = {name: heading for heading, names in _SECTIONS.items() for name in names}
-        parts: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *_SECTIONS)}
+        parts: dict[str, list[click.Option]] = {name: [] for name in ("Options", *_SECTIONS)}
         for option in options:
-            record = option.get_help_record(ctx)
-            if record is not None:
-                parts[heading_of.get(option.name or "", "Options")].append(record)
-        for heading, records in parts.items():
-            if records:
+            if not option.hidden:
+                parts[heading_of.get(option.name or "", "Options")].append(option)
+        parts = {heading: listed for heading, listed in parts.items() if listed}
+        if ctx.meta.get(_ALL):
+            for heading, listed in parts.items():
+                records = [option.get_help_record(ctx) for option in listed]
                 with formatter.section(heading):
-                    formatter.write_dl(records)
+                    formatter.write_dl([record for record in records if record])
+            return
+        own = [option.get_help_record(ctx) for option in parts.pop("Options")]
+        with formatter.section("Options"):
+            formatter.write_dl([(flag, _first_sentence(text)) for flag, text in filter(None, own)])
+        with formatter.section(f"More options, explained by {ctx.command_path} --help-all"):
+            formatter.write_dl([
+                (heading, " ".join(max(option.opts, key=len) for option in listed))
+                for heading, listed in parts.items()
+            ])  # fmt: skip
+
+
+def _first_sentence(text: str) -> str:
+    """Up to the first end of a sentence or semicolon that does not stand in brackets."""
+    for end in re.finditer(r"[.;] ", text):
+        if text.count("(", 0, end.start()) == text.count(")", 0, end.start()):
+            return text[: end.start()]
+    return text.rstrip(".")
+
+
+def _whole_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_whole_help,
+    help="Every option with its whole text.",
+)  # fmt: skip
 
 
 class Group(click.Group):

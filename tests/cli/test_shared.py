@@ -80,16 +80,38 @@ def test_an_example_that_the_command_does_not_take_is_found():
         COMMANDS["report"].make_context("report", ["run", "--no-such-flag"])
 
 
-@pytest.mark.parametrize("name", ["score", "evaluate", "adapt", "queue", "study degradation"])
+LONG = ["score", "evaluate", "adapt", "queue", "study degradation"]
+
+
+@pytest.mark.parametrize("name", LONG)
 def test_a_long_help_has_sections(name):
-    said = run(*name.split(), "--help").output
+    said = run(*name.split(), "--help-all").output
     headings = re.findall(r"^([A-Z][^\n]*):$", said, re.M)
     assert headings[0] == "Options"
     assert {"Data", "Pictures", "The run"} <= set(headings)
     listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", said, re.M)
     shown = [flag for option in COMMANDS[name].params for flag in option.opts
              if flag.startswith("--")]  # fmt: skip
-    assert sorted(listed) == sorted([*shown, "--help"])  # each option once
+    assert sorted(listed) == sorted([*shown, "--help", "--help-all"])  # each option once
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_help_fits_a_screen_and_ends_with_an_example(name):
+    said = run(*name.split(), "--help", terminal_width=100).output
+    lines = said.rstrip().splitlines()
+    assert len(lines) <= 60
+    last = said.replace("\\\n", " ").rstrip().splitlines()[-1]
+    assert last.strip().startswith("hardsight ")
+    words = set(re.findall(r"--[\w-]+", re.sub(r"-\n\s+", "-", said)))
+    assert ("--help-all" in words) == ("More options" in said)
+    for option in COMMANDS[name].params:  # each is at least named
+        assert option.param_type_name != "option" or option.hidden or words & set(option.opts)
+
+
+def test_a_sentence_of_the_short_help_has_whole_brackets():
+    said = run("adapt", "--help", terminal_width=100).output
+    assert re.search(r"--source-epochs .* Epochs on the source \(10; 0 for a trained model\)\n", said)
+    assert re.search(r"--epochs .* Epochs of every round \(2\)\n", said)
 
 
 def test_results_as_json(scored, tmp_path):
