@@ -101,7 +101,7 @@ class _Lazy(click.Group):
             if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
                 raise
             raise click.ClickException(
-                f"a name cannot be written as UTF-8, since this locale reads names as "
+                f"a name cannot be read or written as UTF-8, since this locale takes names as "
                 f"{sys.getfilesystemencoding()}; run it again with PYTHONUTF8=1"
             ) from err
         except HardsightError as err:
