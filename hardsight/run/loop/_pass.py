@@ -7,7 +7,9 @@ Lightning.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -48,6 +50,9 @@ from hardsight.table import EXCERPT_SCHEMA, THUMBNAIL_SCHEMA, ScoreTable
 Source = TypeVar("Source", ExampleSource, ExampleSource | EmbeddingSource)
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 SMALLER = "pass a smaller --batch-size (batch_size=)"
+_SECONDS_BETWEEN_LINES = 30.0
+
+_log = logging.getLogger(__name__)
 
 
 def seed_of(seed: int, *purpose: object) -> int:
@@ -537,25 +542,43 @@ class Advance(Protocol):
         """``units`` were just done; ``title`` replaces the bar's, if given."""
 
 
+class _Lines:
+    """Progress where no bar can move: a line when something was done and none came for a while."""
+
+    def __init__(self, title: str, total: int | None, done: int, *, silent: bool) -> None:
+        self._title, self._done, self._silent = title, done, silent
+        self._of = "" if total is None else f" of {total:,}"
+        self._last = time.monotonic()
+
+    def __call__(self, units: int, *, title: str | None = None) -> None:
+        """``units`` were just done."""
+        self._done += units
+        self._title = title or self._title
+        now = time.monotonic()
+        if not self._silent and now - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = now
+            _log.info("%s: %s%s", self._title, f"{self._done:,}", self._of)
+
+
 @contextmanager
 def progress(
     title: str, *, total: int | None, done: int = 0, show: bool | None = None
 ) -> Iterator[Advance]:
-    """Show progress on stderr while the block runs.
+    """Show progress on stderr while the block runs: a bar, or in a log a line every half minute.
 
     Args:
         title: what is being done.
         total: how many units there are; ``None`` if it is not known.
         done: units an earlier run has done.
         show: force the bar on or off; by default it is shown on a terminal, unless
-            ``HARDSIGHT_PROGRESS=off``.
+            ``HARDSIGHT_PROGRESS=off``, which turns the lines off, too.
 
     Yields:
         a function that takes the number of units just done.
     """
     console = Console(stderr=True)
     if not bars_wanted(show, is_terminal=console.is_terminal):
-        yield lambda units, *, title=None: None
+        yield _Lines(title, total, done, silent=not bars_wanted(show, is_terminal=True))
         return
     bar = bars.Progress(
         bars.SpinnerColumn(),
