@@ -111,7 +111,8 @@ def test_disagreement_is_listed_and_left_out_unless_told_otherwise(run, tmp_path
     assert "0 (ant/nested/0.png) anna: bee, ben: cat, eve: bee -> left out" in said
     kept = {"drop": [7], "majority": [0, 0, 7], "newest": [0, 0, 7], "keep": [0, 0, 0, 7]}
     for how, index in kept.items():
-        invoke("patch", "export", run, "--out", tmp_path / f"{how}.csv", "--resolve", how)
+        said = invoke("patch", "export", run, "--out", tmp_path / f"{how}.csv", "--resolve", how)
+        assert f"{len(index)} decisions ({len(index)} relabel) by" in said
         assert hs.read_patch(tmp_path / f"{how}.csv").to_pandas()["index"].tolist() == index
     invoke("patch", "export", run, "--out", tmp_path / "ben.csv", "--reviewer", "ben")
     assert hs.read_patch(tmp_path / "ben.csv").reviewers == ["ben"]
