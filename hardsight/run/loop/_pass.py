@@ -427,6 +427,7 @@ class ModelPass:
             batch_size=batch_size,
             workers=workers,
             strict=strict,
+            pin=self._device.type == "cuda",
         )
         with closing(loaded):
             for batch in loaded:
