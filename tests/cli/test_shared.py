@@ -20,6 +20,7 @@ from click.testing import CliRunner
 import hardsight as hs
 import hardsight.run.score
 from hardsight.cli import main
+from hardsight.errors import ConfigError
 from hardsight.run.doctor import Finding
 from hardsight.run.loop import progress
 
@@ -58,6 +59,35 @@ def scored(tmp_path_factory):
              "--class-weights", folder / "w.npy"]  # fmt: skip
     run(*words, "--out", folder / "run")
     return words, folder / "run"
+
+
+ON_RANKS = {"train", "doctor"}  # processes train together, and each has devices to look for
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - ON_RANKS))
+def test_a_command_that_one_process_does_is_refused_to_several(name, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    words = ["hardsight", *name.split()]
+    context = None
+    for word in words:
+        context = click.Context(main, info_name=word, parent=context)
+    with pytest.raises(
+        ConfigError,
+        match=f"a launcher started 2 processes, and `{' '.join(words)}` is done by one "
+        "process; start it alone, with RANK and WORLD_SIZE unset",
+    ):
+        COMMANDS[name].invoke(context)
+
+
+def test_scoring_on_ranks_ends_at_once_with_the_engine_for_many_machines(scored, monkeypatch):
+    words, folder = scored
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    said = run(*words, "--out", folder.with_name("ranks"), code=2).stderr
+    assert "torchrun started 2 processes, and `hardsight score` is done by one process" in said
+    assert "start it without torchrun, or spread the work by --engine ray" in said
+    assert not folder.with_name("ranks").exists()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hardsight._checks import require, versions, warn, warns_of
+from hardsight._checks import refuse_ranks, require, versions, warn, warns_of
 from hardsight.config import config_from, defaults_of
 from hardsight.errors import ModelError, RunMismatchError
 from hardsight.models import LoadedModel, StoredModel, description_of, load_weights
@@ -44,7 +44,6 @@ from hardsight.run.train import (
     numbered_for,
     opened_sources,
     output_of,
-    refuse_ranks,
     run_recipe,
     typed_model,
 )

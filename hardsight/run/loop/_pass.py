@@ -343,7 +343,7 @@ class ModelPass:
         self._device, self._precision, self._goes_on = device, precision, goes_on
         self._name = type(model).__name__
         self._forward: Forward | None = None
-        self._count = 0
+        self._count, self._in_parts = 0, False
         self._open = ExitStack()
 
     def __enter__(self) -> ModelPass:
@@ -371,6 +371,7 @@ class ModelPass:
             ModelError: the model cannot be run on it.
         """
         self._count += 1
+        self._in_parts = isinstance(inputs, Parts)
         if not isinstance(inputs, Parts):
             return self._once(inputs, ids)
         # texts of several lengths come as parts, each padded to its own and in another order
@@ -391,7 +392,7 @@ class ModelPass:
         ):
             placed = moved(inputs, self._device)
             if self._forward is not None and self._placed is not None:
-                _, few = self._forward(placed)
+                _, few = self._forward(placed, ids and self._placed.few(ids))
                 return self._placed.whole(), few
             if self._forward is not None:
                 return self._forward(placed, ids)
@@ -431,6 +432,7 @@ class ModelPass:
             batch_size=batch_size,
             workers=workers,
             strict=strict,
+            pin=self._device.type == "cuda",
         )
         with closing(loaded):
             for batch in loaded:
@@ -459,8 +461,11 @@ class ModelPass:
     def _where(self, ids: Sequence[str] | None) -> str:
         if not ids:
             return f"batch {self._count}"
-        names = f"example {ids[0]}" if len(ids) == 1 else f"examples {ids[0]} to {ids[-1]}"
-        return f"batch {self._count} ({names})"
+        if len(ids) == 1:
+            return f"batch {self._count} (example {ids[0]})"
+        if self._in_parts:  # by length, so that they do not follow each other
+            return f"batch {self._count} ({len(ids)} of its examples, such as {ids[0]})"
+        return f"batch {self._count} (examples {ids[0]} to {ids[-1]})"
 
 
 @contextmanager

@@ -175,9 +175,16 @@ def decoded_whole(data: Decoded, *, workers: int, show: bool | None) -> TrainBat
 
 
 def loaded(
-    data: Examples, order: Tensor, *, batch_size: int, workers: int
+    data: Examples, order: Tensor, *, batch_size: int, workers: int, pin: bool = False
 ) -> Iterator[list[Tensor]]:
     """Batches of positions, raw pixels and labels in a given order.
+
+    Args:
+        data: the examples.
+        order: positions of the examples.
+        batch_size: examples at once.
+        workers: loader processes.
+        pin: in page-locked memory, which is copied while a GPU works; starts CUDA.
 
     Raises:
         DataError: an example cannot be read, or its size differs.
@@ -188,7 +195,7 @@ def loaded(
         sampler=order.tolist(),
         num_workers=workers,
         collate_fn=_stacked,
-        pin_memory=torch.cuda.is_available(),
+        pin_memory=pin,
         generator=torch.Generator().manual_seed(0),  # leaves the user's random state alone
     )
     for batch in batches:
