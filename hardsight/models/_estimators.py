@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.errors import HardsightError, ModelError, ShapeError
 from hardsight.models._known import ClassNames
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _ROUNDING = 1e-4  # relative; single precision of a product over many features
 

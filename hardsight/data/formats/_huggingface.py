@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hardsight.data.formats._parquet import LABEL_COLUMNS
 from hardsight.data.formats._tables import IMAGE_COLUMNS
 from hardsight.data.pixels import decode, decode_file
 from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, evenly_spaced
 from hardsight.errors import BadExampleError, DataError, MissingDataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class HuggingFaceSource(ExampleSource):

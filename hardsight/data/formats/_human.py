@@ -8,20 +8,16 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.data.formats._stored import stored_arrays
-from hardsight.data.source import HUMAN_COUNTS, existing
+from hardsight.data.source import HUMAN_COUNTS, ExampleSource, existing
 from hardsight.errors import DataError, MissingDataError, ShapeError
 from hardsight.run_folder import open_parquet
 from hardsight.table import ScoreTable
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.data.source import ExampleSource
 
 _INDEX_COLUMN = "index"
 _ID_COLUMNS = ("id", "image", "path", "file", "filename", "image_name")

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hardsight.data.formats._arrays import array_content
@@ -26,11 +27,6 @@ from hardsight.data.source import (
     evenly_spaced,
 )
 from hardsight.errors import BadExampleError, DataError, LabelError, OptionError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.data.source import ExampleSource
 
 # the documented name first
 PATHS = (

@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.data.formats._parquet import column_values, common_schema, stored_class_names
@@ -33,9 +34,6 @@ from hardsight.data.source import (
 )
 from hardsight.data.texts import Texts
 from hardsight.errors import BadExampleError, DataError, LabelError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # the documented name first
 TEXTS = ("text", "sentence", "review", "question", "comment", "content", "document", "body")

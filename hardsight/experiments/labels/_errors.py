@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,8 @@ from hardsight.errors import ConfigError
 from hardsight.experiments import lab as kit
 from hardsight.experiments.labels._findings import asks, finding_figure
 from hardsight.registry import SCORES, SUMMARIES
+from hardsight.run.train import TrainResult
 from hardsight.stats import precision_at_k
-
-if TYPE_CHECKING:
-    from hardsight.run.train import TrainResult
 
 Values = NDArray[np.float64]
 KINDS = ("symmetric", "pairs")

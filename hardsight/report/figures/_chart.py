@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.report.page import number
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SMALLEST = 1e-290  # below this, steps along an axis are no longer normal floats
 _FAR = 0.75  # a tail longer than this share of the bulk would squeeze the bulk

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.report.table._view import View
+from hardsight.report.table._view import View
 
 MOST_ROWS = 2_000  # a page with more table rows than this no longer scrolls well
 _CONFUSIONS = 3

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.report.figures import Axis, Tick, axis_for
 from hardsight.report.page import NONE, count, number, percent
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.report.table._view import View
+from hardsight.report.table._view import View
 
 WIDTH, HEIGHT = 480, 210
 _LEFT, _RIGHT, _TOP, _MIDDLE, _BOTTOM, _GAP = 6, 474, 14, 96, 178, 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
@@ -26,11 +26,8 @@ from hardsight.report.table import _classes, _dynamics, _groups, _histograms, _m
 from hardsight.report.table._galleries import galleries
 from hardsight.report.table._sentences import sentences_of
 from hardsight.report.table._summary import summary_of
-from hardsight.report.table._view import view_of
+from hardsight.report.table._view import View, view_of
 from hardsight.table import DYNAMICS, TABLE, RunFolder, ScoreTable, read_table
-
-if TYPE_CHECKING:
-    from hardsight.report.table._view import View
 
 _REPORT = "report.html"
 _OF_RUNS = (TABLE, DYNAMICS)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hardsight.gallery import is_finite
 from hardsight.report.page import NONE, count, number, percent, plural
+from hardsight.report.table._classes import ClassRow, Confusion
+from hardsight.report.table._view import View
 from hardsight.stats import wilson_interval
 from hardsight.table import SUSPICION
-
-if TYPE_CHECKING:
-    from hardsight.report.table._classes import ClassRow, Confusion
-    from hardsight.report.table._view import View
 
 _SAMPLE_NOTES = {
     "in-sample": "These scores are in-sample: the model was trained on these examples, so it may "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from hardsight._checks import checked_options, versions, warns_of
-from hardsight.config import Settings
+from hardsight.config import EvaluateKeys, Settings
 from hardsight.data import (
     DATASETS,
     EmbeddingSource,
@@ -46,9 +46,6 @@ from hardsight.run.loop import (
 )
 from hardsight.run.score import length_of
 from hardsight.run_folder import EVALUATE, RunFolder, values_digest, write_text, writing
-
-if TYPE_CHECKING:
-    from hardsight.config import EvaluateKeys
 
 CARD = "card.json"
 FORMAT = 1

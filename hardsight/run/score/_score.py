@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight._checks import checked_options, versions, warn, warns_of
-from hardsight.config import Settings
+from hardsight.config import ScoreKeys, Settings
 from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
@@ -60,9 +60,6 @@ from hardsight.run_folder import (
     place_of,
 )
 from hardsight.table import ScoreTable, read_table
-
-if TYPE_CHECKING:
-    from hardsight.config import ScoreKeys
 
 # what no longer decides, once the table is there: data may have been moved, packages renewed
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
