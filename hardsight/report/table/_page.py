@@ -7,21 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from hardsight import __version__
 from hardsight.errors import OptionError
 from hardsight.gallery import is_finite
-from hardsight.report.page import (
-    MINUS,
-    NONE,
-    asset,
-    content_policy,
-    environment,
-    number,
-    page_file,
-    replace_page,
-)
+from hardsight.report.page import MINUS, NONE, filled, number, page_file, replace_page
 from hardsight.report.table import _classes, _dynamics, _groups, _histograms, _map
 from hardsight.report.table._galleries import galleries
 from hardsight.report.table._sentences import sentences_of
@@ -62,35 +50,29 @@ def page(view: View) -> str:
     """The whole report as HTML."""
     confusions = _classes.confusions_of(view)
     rows = _classes.class_rows(view, confusions)
-    style, script = asset("report.css"), asset("theme.js") + asset("report.js")
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            view=view,
-            summary=summary_of(view, rows, confusions[:5]),
-            histograms=_histograms.histograms(view),
-            map=_map.angle_norm_map(view),
-            classes=rows[: _classes.MOST_ROWS],
-            classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
-            galleries=galleries(view),
-            sentences=sentences_of(view),
-            groups=_groups.groups_of(view),
-            dynamics=_dynamics.dynamics_of(view),
-            scores=_meanings(view),
-            errors=view.errors.head(_MOST_LISTED).to_dict("records"),
-            broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
-            broken_count=int((~is_finite(view.table)).sum()),
-            run=_run_facts(view),
-            metadata=json.dumps(
-                _shortened(view.metadata), indent=2, sort_keys=True, ensure_ascii=False
-            ),
-            style=Markup(style),
-            script=Markup(script),
-            policy=content_policy(script),
-            version=__version__,
-            figures={"map": _map, "histogram": _histograms, "dynamics": _dynamics},
-        )
+    return filled(
+        "page.html",
+        styles=("report.css",),
+        scripts=("theme.js", "report.js"),
+        view=view,
+        summary=summary_of(view, rows, confusions[:5]),
+        histograms=_histograms.histograms(view),
+        map=_map.angle_norm_map(view),
+        classes=rows[: _classes.MOST_ROWS],
+        classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
+        galleries=galleries(view),
+        sentences=sentences_of(view),
+        groups=_groups.groups_of(view),
+        dynamics=_dynamics.dynamics_of(view),
+        scores=_meanings(view),
+        errors=view.errors.head(_MOST_LISTED).to_dict("records"),
+        broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
+        broken_count=int((~is_finite(view.table)).sum()),
+        run=_run_facts(view),
+        metadata=json.dumps(
+            _shortened(view.metadata), indent=2, sort_keys=True, ensure_ascii=False
+        ),
+        figures={"map": _map, "histogram": _histograms, "dynamics": _dynamics},
     )
 
 
