@@ -70,6 +70,7 @@ def _asset(name: str) -> str:
 
 def _content_policy(script: str) -> str:
     """What the page may load: nothing from anywhere, and no script but ours."""
+    # by its hash: markup in somebody's data, were it ever not escaped, could not run
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "

@@ -76,7 +76,7 @@ def _histogram(view: View, name: str) -> Histogram | None:
     return Histogram(
         name=name,
         title=view.title_of(name),
-        unit=view.about(name)["unit"],
+        unit=view.table.about(name)["unit"],
         direction=direction(view, name),
         bins=_bins(axis, values[above], values[below]),
         ticks=axis.ticks(),
@@ -90,7 +90,7 @@ def _histogram(view: View, name: str) -> Histogram | None:
 
 def direction(view: View, name: str) -> str:
     """Which way a score points, in words."""
-    higher = view.about(name)["higher_is_harder"]
+    higher = view.table.about(name)["higher_is_harder"]
     return "larger is harder" if higher else "larger is easier"
 
 

@@ -127,7 +127,7 @@ def _pair(view: View) -> tuple[str, str] | None:
 
 
 def _title(view: View, name: str) -> str:
-    unit = view.about(name)["unit"]
+    unit = view.table.about(name)["unit"]
     return f"{view.title_of(name)} ({unit})" if unit else view.title_of(name)
 
 

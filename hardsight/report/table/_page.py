@@ -89,7 +89,7 @@ def _meanings(view: View) -> list[dict[str, Any]]:
     """What the page says about each score: title, meaning, range, direction, version."""
     described = []
     for name in view.table.scores:
-        about = view.about(name)
+        about = view.table.about(name)
         low, high = about.get("low"), about.get("high")
         described.append(
             {

@@ -63,7 +63,7 @@ def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) ->
     """The summary of one table."""
     facts = [
         _accuracy(view),
-        Fact(_rows_name(view), count(len(view.table)), _examples_detail(view)),
+        Fact("Tokens" if _sentences(view) else "Examples", count(len(view.table)), _judged(view)),
         Fact("Classes", count(view.num_classes), _classes_detail(view, classes)),
         *_hardest_class(view, classes),
         *_suspect(view),
@@ -89,11 +89,7 @@ def _sentences(view: View) -> int:
     return int((view.metadata.get("data") or {}).get("sentences") or 0)
 
 
-def _rows_name(view: View) -> str:
-    return "Tokens" if _sentences(view) else "Examples"
-
-
-def _examples_detail(view: View) -> str:
+def _judged(view: View) -> str:
     unjudged = len(view.table) - int(view.right.sum()) - int(view.wrong.sum())
     judged = f"{count(view.right.sum())} right, {count(view.wrong.sum())} wrong"
     judged += f", {count(unjudged)} not judged" if unjudged else ""
