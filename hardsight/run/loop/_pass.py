@@ -24,7 +24,7 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from hardsight._checks import bars_wanted
+from hardsight._checks import bars_wanted, first_line
 from hardsight.data import (
     WORTH_KEEPING,
     Batch,
@@ -162,9 +162,8 @@ def chosen_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).item()  # which meta, of shapes without values, does not have
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as err:
-        reason = (str(err) or type(err).__name__).splitlines()[0]
         raise OptionError(
-            f"device {name!r} cannot be used here ({reason}); pass device='auto' or 'cpu'"
+            f"device {name!r} cannot be used here ({first_line(err)}); pass device='auto' or 'cpu'"
         ) from err
     return device
 
@@ -187,6 +186,16 @@ def chosen_precision(name: str, device: torch.device) -> str:
 def chosen_layout(channels_last: bool | None, device: torch.device) -> bool:
     """Whether images lie with channels last: as asked, or on a GPU, where it is faster."""
     return device.type == "cuda" if channels_last is None else channels_last
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free where a device computes; a guess on a system that does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not told on this system
+        return 4 * 2**30
 
 
 def forward_context(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -486,8 +495,8 @@ def model_errors(model: str, where: str, *, goes_on: str = "") -> Iterator[None]
         if isinstance(err, HardsightError) or is_out_of_memory(err):
             raise
         raise ModelError(
-            f"{model} failed on {where} with {type(err).__name__}: {_first_line(err)}; it must "
-            f"take every batch of the data, also a shorter last one{_added(goes_on)}"
+            f"{model} failed on {where} with {type(err).__name__}: {first_line(err)[:300]}; it "
+            f"must take every batch of the data, also a shorter last one{_added(goes_on)}"
         ) from err
 
 
@@ -510,7 +519,9 @@ def memory_errors(what: str, *, smaller: str = SMALLER, goes_on: str = "") -> It
     except (MemoryError, RuntimeError) as err:
         if not is_out_of_memory(err):
             raise
-        raise OutOfMemoryError(f"{what} ({_first_line(err)}); {smaller}{_added(goes_on)}") from err
+        raise OutOfMemoryError(
+            f"{what} ({first_line(err)[:300]}); {smaller}{_added(goes_on)}"
+        ) from err
 
 
 def _added(words: str) -> str:
@@ -525,11 +536,6 @@ def is_out_of_memory(err: BaseException) -> bool:
     return isinstance(err, RuntimeError) and any(
         text in said for text in ("out of memory", "can't allocate memory", "not enough memory")
     )
-
-
-def _first_line(err: BaseException) -> str:
-    lines = str(err).strip().splitlines() or [type(err).__name__]
-    return lines[0][:300]
 
 
 class _RateColumn(bars.ProgressColumn):
