@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from hardsight._checks import NO_BARS
+from hardsight._checks import NO_BARS, refuse_ranks
 from hardsight.errors import HardsightWarning
 
 _ALL = "hardsight.all"
@@ -49,10 +49,17 @@ _SECTIONS = {
 
 
 class Command(click.Command):
-    """A command with ``--quiet`` and ``--verbose``, whose long help has sections."""
+    """A command with ``--quiet`` and ``--verbose``, whose long help has sections.
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    Args:
+        arguments: of click.
+        on_ranks: whether several processes that a launcher starts may run it together.
+        named: of click.
+    """
+
+    def __init__(self, *arguments: Any, on_ranks: bool = False, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._on_ranks = on_ranks
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_quiet,
                          help="No progress and no notes; results and warnings stay."),
@@ -64,6 +71,16 @@ class Command(click.Command):
         """Beside ``--help``, that of a command with many options has ``--help-all``."""
         params = super().get_params(ctx)
         return [*params, _HELP_ALL] if len(params) >= _LONG else params
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, unless a launcher runs it several times."""
+        if not self._on_ranks:
+            spread = any(option.name == "engine" for option in self.params)
+            refuse_ranks(
+                f"`hardsight {' '.join(ctx.command_path.split()[1:])}`",
+                instead="spread the work by --engine ray" if spread else "",
+            )
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, of which many are in sections.

@@ -197,14 +197,19 @@ def merge(
 
 
 def _facts(made: Patch, disputed: Sequence[Conflict], file: Path | None) -> dict[str, Any]:
-    counts = made.to_pandas().drop_duplicates("index")["verdict"].value_counts()
     return {
         "out": file,
         "decisions": len(made),
-        "verdicts": {verdict: int(count) for verdict, count in counts.items()},
+        "verdicts": _counts(made),
         "reviewers": made.reviewers,
         "conflicts": [{"index": int(one.index), "says": str(one)} for one in disputed],
     }
+
+
+def _counts(made: Patch) -> dict[str, int]:
+    """Decisions by verdict: those of two people about one example are two."""
+    counts = made.to_pandas()["verdict"].value_counts()
+    return {str(verdict): int(count) for verdict, count in counts.items()}
 
 
 def _say_conflicts(disputed: Sequence[Conflict], made: Patch, *, kept: bool) -> None:
@@ -220,7 +225,6 @@ def _say_conflicts(disputed: Sequence[Conflict], made: Patch, *, kept: bool) -> 
 
 
 def _say_patch(made: Patch, file: Path) -> None:
-    counts = made.to_pandas().drop_duplicates("index")["verdict"].value_counts()
-    said = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
+    said = ", ".join(f"{count:,} {verdict}" for verdict, count in _counts(made).items())
     who = ", ".join(made.reviewers)
     click.echo(f"{len(made):,} decisions ({said or 'none'}) by {who or 'nobody'} -> {file}")

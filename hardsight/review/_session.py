@@ -499,8 +499,6 @@ class Session:
         number = _integer(asked, "new")
         if not 0 <= number < len(self.classes):
             raise OptionError(f"expected a class from 0 to {len(self.classes) - 1}, got {number}")
-        if len(rows) == 1 and number == int(self.rows.label[rows[0]]):
-            return KEEP, np.full(1, -1, np.int32)  # the class that it has already
         return RELABEL, np.full(len(rows), number, np.int32)
 
     def _row(self, index: int) -> int:

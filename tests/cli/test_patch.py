@@ -19,7 +19,9 @@ from tests.review import made
 DOG = 3  # a class that the model has and the data does not
 
 
-def run_of(folder, source, *, classes, number=lambda label: label, prediction=None, **about):
+def run_of(
+    folder, source, *, classes, number=lambda label: label, prediction=None, read_by=None, **about
+):
     """A finished run about a source, as a model that numbers its classes in some way gives it."""
     columns = made.rows_of(len(source), len(source.classes))
     labels = np.array([number(label) for label in source.labels])
@@ -29,7 +31,7 @@ def run_of(folder, source, *, classes, number=lambda label: label, prediction=No
         "prediction": np.roll(labels, 3) if prediction is None else prediction,
     }  # fmt: skip
     facts = {"spec": source.spec, "split": None, "fingerprint": source.fingerprint(),
-             "named": len(source.classes)}  # fmt: skip
+             "named": len(source.classes), **(read_by or {})}  # fmt: skip
     return made.save(folder, columns, classes=classes, data=facts, thumbnails=False, **about)
 
 
@@ -127,7 +129,8 @@ def test_disagreement_is_listed_and_left_out_unless_told_otherwise(run, tmp_path
     assert "0 (ant/nested/0.png) anna: bee, ben: cat, eve: bee -> left out" in said
     kept = {"drop": [7], "majority": [0, 0, 7], "newest": [0, 0, 7], "keep": [0, 0, 0, 7]}
     for how, index in kept.items():
-        invoke("patch", "export", run, "--out", tmp_path / f"{how}.csv", "--resolve", how)
+        said = invoke("patch", "export", run, "--out", tmp_path / f"{how}.csv", "--resolve", how)
+        assert f"{len(index)} decisions ({len(index)} relabel) by" in said
         assert hs.read_patch(tmp_path / f"{how}.csv").to_pandas()["index"].tolist() == index
     invoke("patch", "export", run, "--out", tmp_path / "ben.csv", "--reviewer", "ben")
     assert hs.read_patch(tmp_path / "ben.csv").reviewers == ["ben"]

@@ -8,7 +8,9 @@ import logging
 import os
 import re
 import shlex
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import numpy as np
@@ -18,6 +20,7 @@ from click.testing import CliRunner
 import hardsight as hs
 import hardsight.run.score
 from hardsight.cli import main
+from hardsight.errors import ConfigError
 from hardsight.run.doctor import Finding
 from hardsight.run.loop import progress
 
@@ -32,10 +35,16 @@ COMMANDS = options.commands()
 WITHOUT_JSON = {"demo", "review"}  # a story, and a page
 
 
+# what click 8.2 always does, and has no name for any more
+APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+
+
 def run(*words, code=0, **named):
-    done = CliRunner().invoke(main, [str(word) for word in words], **named)
-    assert done.exit_code == code, done.output
-    return done
+    """What a command prints: on standard output, on standard error, and in all."""
+    done = CliRunner(**APART).invoke(main, [str(word) for word in words], **named)
+    output = done.stdout + done.stderr
+    assert done.exit_code == code, output
+    return SimpleNamespace(stdout=done.stdout, stderr=done.stderr, output=output)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +59,35 @@ def scored(tmp_path_factory):
              "--class-weights", folder / "w.npy"]  # fmt: skip
     run(*words, "--out", folder / "run")
     return words, folder / "run"
+
+
+ON_RANKS = {"train", "doctor"}  # processes train together, and each has devices to look for
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - ON_RANKS))
+def test_a_command_that_one_process_does_is_refused_to_several(name, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    words = ["hardsight", *name.split()]
+    context = None
+    for word in words:
+        context = click.Context(main, info_name=word, parent=context)
+    with pytest.raises(
+        ConfigError,
+        match=f"a launcher started 2 processes, and `{' '.join(words)}` is done by one "
+        "process; start it alone, with RANK and WORLD_SIZE unset",
+    ):
+        COMMANDS[name].invoke(context)
+
+
+def test_scoring_on_ranks_ends_at_once_with_the_engine_for_many_machines(scored, monkeypatch):
+    words, folder = scored
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    said = run(*words, "--out", folder.with_name("ranks"), code=2).stderr
+    assert "torchrun started 2 processes, and `hardsight score` is done by one process" in said
+    assert "start it without torchrun, or spread the work by --engine ray" in said
+    assert not folder.with_name("ranks").exists()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -247,7 +285,7 @@ def test_verbose_says_where_an_error_came_from(tmp_path):
 
 def test_exit_codes(scored, tmp_path):
     words, folder = scored
-    assert run("cache", "list").exit_code == 0
+    run("cache", "list", code=0)
     run(*words, "--out", folder, code=1)  # there is a run already
     run(*words, "--out", tmp_path / "x", "--scores", "avhh", code=2)
     run("score", "--no-such-flag", code=2)

@@ -100,6 +100,7 @@ def notice(driver, part):
 def test_the_queue_by_keyboard_alone(page, run):
     first = ready(page)
     heading = text(page, ".panel h2")
+    said = text(page, ".panel .prediction")
     second = act(page, Keys.ENTER)
     third = act(page, "k")
     press(page, "/")
@@ -111,6 +112,7 @@ def test_the_queue_by_keyboard_alone(page, run):
     assert len({first, second, third, fourth, fifth, sixth}) == 6
     found = decisions(run).set_index("index")
     assert heading == f"{NAMES[found.old[first]]} → {NAMES[found.new[first]]}"
+    assert said == f"prediction {NAMES[found.new[first]]} · likely wrong label"
     assert found.verdict.to_dict() == {
         first: "relabel",
         second: "keep",
@@ -120,6 +122,10 @@ def test_the_queue_by_keyboard_alone(page, run):
     assert found.new[third] == 3
     assert text(page, ".progress p").startswith("5 of 6")
     assert "class" not in page.current_url
+    press(page, "s")
+    until(page, lambda d: "All decided" in text(d, ".panel"))
+    press(page, Keys.ARROW_LEFT)  # to the last one, not to the one before it
+    assert ready(page) == sixth
 
 
 def test_undo_goes_back_also_after_a_reload_in_the_middle(page, run):

@@ -8,6 +8,7 @@ import pytest
 
 import hardsight
 from hardsight.errors import MissingDataError, TableError
+from hardsight.exchange import patch_of
 from hardsight.review import decisions
 from tests.review import made
 
@@ -148,6 +149,32 @@ def test_one_decision_for_many_is_one_undo(app, run):
     assert undone["count"] == ants
     assert sorted(decisions(run)["index"]) == WRONG[:3]
     assert set(decisions(run)["verdict"]) == {"relabel"}
+
+
+def test_one_class_for_many_keeps_those_that_have_it_and_can_be_exported(app, run):
+    seen, (wrong, right) = app.get("grid").json()["seq"], (WRONG[0], 0)
+    label = app.example(right).label
+    assert app.example(wrong).label != label
+    made = app.post("decide-many", indices=[right, wrong], action="relabel", new=label, seen=seen)
+    assert (made.json()["count"], made.json()["recent"][0]["action"]) == (2, "relabel")
+    found = decisions(run).set_index("index")
+    assert found["verdict"].to_dict() == {right: "keep", wrong: "relabel"}
+    assert set(found["new"]) == {label}
+    kept, changed = (app.get("grid", state=state).json()["total"] for state in ("keep", "relabel"))
+    assert (kept, changed) == (1, 1)
+    assert len(patch_of(run)) == 2
+    app.post("undo", batch=made.json()["recent"][0]["batch"])
+    assert decisions(run).empty
+
+
+def test_a_log_that_gives_an_example_the_class_it_has_is_read_as_kept(app, run):
+    app.decide(app.queue()["items"][0], "keep")
+    with sqlite3.connect(run / "review.sqlite") as log:
+        log.execute(
+            'INSERT INTO log ("index", reviewer, action, old, new, base_seq, batch, time) '
+            "SELECT 0, 'ben', 'relabel', old, old, 0, 'b', time FROM log"
+        )
+    assert decisions(run)["verdict"].tolist() == ["keep", "keep"]
 
 
 def test_a_bulk_of_a_stale_window_changes_nothing(app, run):
