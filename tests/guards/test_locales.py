@@ -21,10 +21,7 @@ def opened_by_name(code: str) -> list[str]:
         of, name = node.func.value, node.func.attr
         if isinstance(of, ast.Name) and of.id == "writer":
             continue  # a group of rows, into a file that is open
-        at = OPENS.get(name)
-        if at is not None and not (
-            len(node.args) > at and isinstance(node.args[at], ast.Name) and node.args[at].id == "sink"
-        ):
+        if name in OPENS and [ast.unparse(given) for given in node.args][OPENS[name]] != "sink":
             found.append(ast.unparse(node))
         if name in READERS and isinstance(of, ast.Name) and of.id in ("pq", "pd", "parquet"):
             found.append(ast.unparse(node))

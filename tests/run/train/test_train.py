@@ -1181,11 +1181,11 @@ def test_a_trained_model_is_taken_by_the_path_of_its_folder(images, tmp_path):
     assert again.best_epoch == 1
 
 
-_RECORDS = "hardsight.run.train.engine._records"
+RECORDS = "hardsight.run.train.engine._records"
 
 
 @pytest.mark.parametrize(
-    "where", [f"{_RECORDS}.save_file", f"{_RECORDS}.csv.DictWriter", "pyarrow.parquet.ParquetWriter"]
+    "where", [f"{RECORDS}.save_file", f"{RECORDS}.csv.DictWriter", "pyarrow.parquet.ParquetWriter"]
 )
 def test_a_disk_that_is_full_for_weights_metrics_or_examples_is_named(
     images, net, tmp_path, monkeypatch, where
