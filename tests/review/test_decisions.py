@@ -1,8 +1,8 @@
 """Decisions: stored before anything else happens, undone, never overwritten in silence."""
 
 import sqlite3
-from contextlib import closing
 import tracemalloc
+from contextlib import closing
 
 import numpy as np
 import pytest
