@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import hardsight
 from hardsight.errors import (
+    ConfigError,
     HardsightWarning,
     LabelError,
     MissingExtraError,
@@ -43,6 +44,7 @@ _UNIONS = (typing.Union, types.UnionType)
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _LISTED = (list, tuple, collections.abc.Sequence)
 NO_BARS = "HARDSIGHT_PROGRESS"  # "off" in the environment: no progress bar unless one is asked for
+BY_HAND = ("bash", "interactive")  # Slurm's names of sessions, which Lightning leaves alone, too
 _WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -63,6 +65,51 @@ def bars_wanted(asked: bool | None, *, is_terminal: bool) -> bool:
     if asked is not None:
         return asked
     return is_terminal and os.environ.get(NO_BARS, "").lower() not in ("off", "0", "no", "false")
+
+
+def launched() -> tuple[str, int] | None:
+    """Who has started this process as one of several, and how many they are; else nothing.
+
+    Example:
+        >>> launched() is None
+        True
+    """
+    given = os.environ
+    for by, applies, counted in (
+        ("torchrun", "TORCHELASTIC_RUN_ID" in given, "WORLD_SIZE"),
+        (
+            "srun",
+            given.get("SLURM_JOB_NAME") not in BY_HAND,
+            "SLURM_STEP_NUM_TASKS",
+        ),  # which nothing else sets
+        # of one that we do not know; WORLD_SIZE alone may be anybody's
+        ("a launcher", "RANK" in given, "WORLD_SIZE"),
+    ):
+        count = given.get(counted, "") if applies else ""
+        if count.isdecimal() and int(count) > 1:
+            return by, int(count)
+    return None
+
+
+def refuse_ranks(what: str, *, instead: str = "") -> None:
+    """Raise if a launcher has started several processes for what is done by one.
+
+    Without it each would do all of the work, or all but one find the folder of the run locked.
+
+    Args:
+        what: is done by one, such as "adapting".
+        instead: what else spreads the work, if anything does.
+
+    Raises:
+        ConfigError: it has; says how to start one.
+    """
+    by, count = launched() or ("", 1)
+    if count > 1:
+        how = f"without {by}" if by != "a launcher" else "alone, with RANK and WORLD_SIZE unset"
+        raise ConfigError(
+            f"{by} started {count} processes, and {what} is done by one process; start it {how}"
+            f"{instead and f', or {instead}'}"
+        )
 
 
 class _UnfitError(Exception):
@@ -359,6 +406,11 @@ def _callers_level() -> int:
     while frame is not None and frame.f_code.co_filename.startswith(ours):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
     return level
+
+
+def first_line(err: BaseException) -> str:
+    """The first line of what an exception says; its type if it says nothing."""
+    return (str(err).strip().splitlines() or [type(err).__name__])[0]
 
 
 def is_url(text: str) -> bool:

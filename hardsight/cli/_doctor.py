@@ -17,7 +17,7 @@ Examples:
 """
 
 
-@click.command(cls=Command, epilog=_EPILOG)
+@click.command(cls=Command, on_ranks=True, epilog=_EPILOG)
 @json_option
 def doctor() -> None:
     """Say what is installed, what is missing, and how to install it."""

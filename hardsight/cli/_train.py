@@ -32,7 +32,7 @@ Examples:
 """
 
 
-@click.command(cls=Command, epilog=_EPILOG)
+@click.command(cls=Command, on_ranks=True, epilog=_EPILOG)
 @click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path))
 @flags_of(_RECIPE, "out", out={"help": "Folder of the run, over the recipe's."})
 @flags_of("run/train/_config.py:DataConfig", "root", names_of={"root": "data_root"})

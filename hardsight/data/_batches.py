@@ -67,15 +67,8 @@ class Batch:
         """The batch in page-locked memory; the DataLoader calls this."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
-        return Batch(
-            self.index.pin_memory(),
-            self.ids,
-            pin_memory(self.inputs),
-            self.labels.pin_memory(),
-            self.errors,
-            self.noticed,
-            self.spread_over,
-        )
+        index, labels = self.index.pin_memory(), self.labels.pin_memory()
+        return replace(self, index=index, inputs=pin_memory(self.inputs), labels=labels)
 
 
 def batches(
@@ -87,6 +80,7 @@ def batches(
     batch_size: int | None = None,
     workers: int | None = None,
     strict: bool = False,
+    pin: bool = False,
 ) -> Generator[Batch, None, None]:
     """Examples ``start`` to ``stop`` in source order.
 
@@ -105,6 +99,7 @@ def batches(
         workers: loader processes; ``None`` for those of the user's DataLoader, else 0 (this
             process). Streams are always read in this process.
         strict: raise at the first example that cannot be read.
+        pin: in page-locked memory, which is copied while a GPU works; starts CUDA.
 
     Yields:
         Batches; each covers ``batch_size`` positions, good and bad together.
@@ -119,7 +114,7 @@ def batches(
         # outside of the workers: labels may come from a user's collate_fn, or from a stream
         yield from _renumbered(source, batches(
             source.parts[0], preprocessing, start=start, stop=stop, batch_size=batch_size,
-            workers=workers, strict=strict,
+            workers=workers, strict=strict, pin=pin,
         ))  # fmt: skip
         return
     loading = source.loading
@@ -138,7 +133,7 @@ def batches(
         loaded = _stream_batches(rows, collate, start, stop, size)
     else:
         end = len(source) if stop is None else min(stop, len(source))
-        loaded = _map_batches(rows, collate, range(start, end), size, count, loading)
+        loaded = _map_batches(rows, collate, range(start, end), size, count, loading, pin)
     unread, first = 0, ("", "")
     # an empty first part of the data says nothing about the rest
     some_read = start > 0 or stop is not None  # the caller asked for a part
@@ -423,13 +418,19 @@ class _WorkerDiedError(Exception):
 
 
 def _map_batches(
-    rows: _Rows, collate: _Collate, positions: range, size: int, workers: int, loading: Loading
+    rows: _Rows,
+    collate: _Collate,
+    positions: range,
+    size: int,
+    workers: int,
+    loading: Loading,
+    pin: bool,
 ) -> Generator[Batch | HardsightError, None, None]:
     """Batches from several workers; if one dies, what was under way is read serially."""
     done = 0
     while done < len(positions):
         try:
-            for batch in _loaded(rows, collate, positions[done:], size, workers, loading):
+            for batch in _loaded(rows, collate, positions[done:], size, workers, loading, pin=pin):
                 yield batch
                 # a last batch may be shorter; the loop ends by then
                 done += size
@@ -482,6 +483,7 @@ def _loaded(
     loading: Loading,
     *,
     prefetch: int = _PREFETCH,
+    pin: bool = False,
 ) -> Iterator[Any]:
     import torch
     from torch.utils.data import DataLoader
@@ -492,8 +494,7 @@ def _loaded(
         sampler=positions,
         num_workers=workers,
         collate_fn=collate,
-        # rows of a single example are not batches that a GPU waits for
-        pin_memory=torch.cuda.is_available() and isinstance(collate, _Collate),
+        pin_memory=pin,
         prefetch_factor=prefetch if workers else None,
         # an object that can be pickled, since loader processes may be spawned
         worker_init_fn=_WorkerStart(loading.worker_init),

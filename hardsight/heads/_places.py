@@ -8,9 +8,9 @@ rows are kept as they came, and no matrix of all tokens by all of the vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from hardsight.heads._layers import layer_named, tensor_input, unwrapped
 from hardsight.preprocessing import PLACES
 
 _FEW = 64  # rows of a batch that the layer itself is given
+Rows = TypeVar("Rows", Tensor, Sequence[str])
 
 
 class PlacedRows:
@@ -54,8 +55,7 @@ class PlacedRows:
             )
         self.rows = features.flatten(0, 1).index_select(0, self._places)
         # by a few rows of every batch it is seen that the model still has the head it was found to
-        step = max(1, -(-len(self.rows) // _FEW)) if self._makes_few else 1
-        given = self.rows[::step]
+        given = self.few(self.rows) if self._makes_few else self.rows
         return tree_map_only(
             Tensor, lambda tensor: given if tensor is features else tensor, (args, kwargs)
         )
@@ -68,6 +68,12 @@ class PlacedRows:
             yield
         finally:
             self._makes_few = False
+
+    @staticmethod
+    def few(of_rows: Rows) -> Rows:
+        """What belongs to the rows that the layer itself is given, such as their names."""
+        some: Rows = of_rows[:: max(1, -(-len(of_rows) // _FEW))]  # type: ignore[assignment]
+        return some
 
     def whole(self) -> Tensor:
         """All rows of the last batch, ``[T, D]``.

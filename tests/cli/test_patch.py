@@ -64,6 +64,22 @@ def invoke(*words, code=0):
     return result.output
 
 
+def test_the_line_after_an_export_names_labels_in_a_file_of_their_own(tmp_path):
+    rows, labels = np.eye(12, 3, dtype="f4"), np.arange(12) % 3
+    for name, array in (("x", rows), ("y", labels), ("w", np.eye(3, dtype="f4"))):
+        np.save(tmp_path / f"{name}.npy", array)
+    run = tmp_path / "run"
+    invoke("score", "--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy",
+           "--class-weights", tmp_path / "w.npy", "--out", run)  # fmt: skip
+    decide(run, ("anna", 0, "relabel", 2))
+    said = invoke("patch", "export", run).splitlines()[-1]
+    assert said.endswith("/x.npy --labels LABELS.npy --class-weights WEIGHTS --out FIXED.npy")
+    named = {"LABELS.npy": "y.npy", "WEIGHTS": "w.npy", "FIXED.npy": "fixed.npy"}
+    step = shlex.split(said.removeprefix("next: hardsight "))
+    invoke(*(tmp_path / named[word] if word in named else word for word in step))
+    assert np.load(tmp_path / "fixed.npy").tolist() == [2, *labels[1:]]
+
+
 def test_a_click_in_the_app_becomes_a_fixed_label_of_the_data(run, photos, tmp_path):
     decide(run, ("anna", 0, "relabel", 0), ("anna", 1, "keep", None), ("ben", 4, "relabel", DOG),
            ("ben", 5, "cannot tell", None))  # fmt: skip

@@ -8,7 +8,9 @@ import logging
 import os
 import re
 import shlex
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import numpy as np
@@ -18,6 +20,7 @@ from click.testing import CliRunner
 import hardsight as hs
 import hardsight.run.score
 from hardsight.cli import main
+from hardsight.errors import ConfigError
 from hardsight.run.doctor import Finding
 from hardsight.run.loop import progress
 
@@ -32,10 +35,16 @@ COMMANDS = options.commands()
 WITHOUT_JSON = {"demo", "review"}  # a story, and a page
 
 
+# what click 8.2 always does, and has no name for any more
+APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+
+
 def run(*words, code=0, **named):
-    done = CliRunner().invoke(main, [str(word) for word in words], **named)
-    assert done.exit_code == code, done.output
-    return done
+    """What a command prints: on standard output, on standard error, and in all."""
+    done = CliRunner(**APART).invoke(main, [str(word) for word in words], **named)
+    output = done.stdout + done.stderr
+    assert done.exit_code == code, output
+    return SimpleNamespace(stdout=done.stdout, stderr=done.stderr, output=output)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +59,35 @@ def scored(tmp_path_factory):
              "--class-weights", folder / "w.npy"]  # fmt: skip
     run(*words, "--out", folder / "run")
     return words, folder / "run"
+
+
+ON_RANKS = {"train", "doctor"}  # processes train together, and each has devices to look for
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - ON_RANKS))
+def test_a_command_that_one_process_does_is_refused_to_several(name, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    words = ["hardsight", *name.split()]
+    context = None
+    for word in words:
+        context = click.Context(main, info_name=word, parent=context)
+    with pytest.raises(
+        ConfigError,
+        match=f"a launcher started 2 processes, and `{' '.join(words)}` is done by one "
+        "process; start it alone, with RANK and WORLD_SIZE unset",
+    ):
+        COMMANDS[name].invoke(context)
+
+
+def test_scoring_on_ranks_ends_at_once_with_the_engine_for_many_machines(scored, monkeypatch):
+    words, folder = scored
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    said = run(*words, "--out", folder.with_name("ranks"), code=2).stderr
+    assert "torchrun started 2 processes, and `hardsight score` is done by one process" in said
+    assert "start it without torchrun, or spread the work by --engine ray" in said
+    assert not folder.with_name("ranks").exists()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -80,16 +118,38 @@ def test_an_example_that_the_command_does_not_take_is_found():
         COMMANDS["report"].make_context("report", ["run", "--no-such-flag"])
 
 
-@pytest.mark.parametrize("name", ["score", "evaluate", "adapt", "queue", "study degradation"])
+LONG = ["score", "evaluate", "adapt", "queue", "study degradation"]
+
+
+@pytest.mark.parametrize("name", LONG)
 def test_a_long_help_has_sections(name):
-    said = run(*name.split(), "--help").output
+    said = run(*name.split(), "--help-all").output
     headings = re.findall(r"^([A-Z][^\n]*):$", said, re.M)
     assert headings[0] == "Options"
     assert {"Data", "Pictures", "The run"} <= set(headings)
     listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", said, re.M)
     shown = [flag for option in COMMANDS[name].params for flag in option.opts
              if flag.startswith("--")]  # fmt: skip
-    assert sorted(listed) == sorted([*shown, "--help"])  # each option once
+    assert sorted(listed) == sorted([*shown, "--help", "--help-all"])  # each option once
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_help_fits_a_screen_and_ends_with_an_example(name):
+    said = run(*name.split(), "--help", terminal_width=100).output
+    lines = said.rstrip().splitlines()
+    assert len(lines) <= 60
+    last = said.replace("\\\n", " ").rstrip().splitlines()[-1]
+    assert last.strip().startswith("hardsight ")
+    words = set(re.findall(r"--[\w-]+", re.sub(r"-\n\s+", "-", said)))
+    assert ("--help-all" in words) == ("More options" in said)
+    for option in COMMANDS[name].params:  # each is at least named
+        assert option.param_type_name != "option" or option.hidden or words & set(option.opts)
+
+
+def test_a_sentence_of_the_short_help_has_whole_brackets():
+    said = run("adapt", "--help", terminal_width=100).output
+    assert re.search(r"--source-epochs .* Epochs on the source \(10; 0 for a trained model\)\n", said)
+    assert re.search(r"--epochs .* Epochs of every round \(2\)\n", said)
 
 
 def test_results_as_json(scored, tmp_path):
@@ -137,6 +197,31 @@ def test_patches_as_json(tmp_path):
     assert json.loads(merged.stdout)["out"] == str(out)
 
 
+def test_failures_as_json(scored, tmp_path):
+    words, folder = scored
+    for code, typed, reason in (
+        (1, [*words, "--out", folder], "--resume"),  # there is a run already
+        (2, [*words, "--out", tmp_path / "x", "--scores", "avhh"], "Did you mean 'avh'"),
+        (2, ["score", "--no-such-flag"], "No such option"),
+        (2, ["nonsense"], "unknown command 'nonsense'"),
+    ):
+        done = run(*typed, "--json", code=code)
+        told = json.loads(done.stdout)
+        assert told["exit_code"] == code
+        assert reason in told["error"]
+        assert told["error"] in done.stderr  # for people, as without the flag
+        assert run(*typed, code=code).stdout == ""
+
+
+def test_json_is_one_value_that_every_parser_and_locale_reads(monkeypatch):
+    odd = Finding("ü\udce4", float("nan"), True, Path("x"), np.float32("inf"))
+    monkeypatch.setattr("hardsight.run.doctor.findings", lambda: [odd])
+    said = run("doctor", "--json").stdout
+    assert said.isascii()
+    (told,) = json.loads(said, parse_constant=pytest.fail)
+    assert told == {"part": "ü\udce4", "found": None, "ok": True, "purpose": "x", "step": None}
+
+
 def test_quiet_leaves_results_and_warnings_and_nothing_else(scored, tmp_path, monkeypatch):
     words, _ = scored
     log, at_work, run_score = logging.getLogger("hardsight"), [], hs.run.score.run_score
@@ -171,6 +256,27 @@ def test_progress_can_be_turned_off_for_all(monkeypatch, capsys):
     assert shown(show=True)  # who asks for a bar gets it
 
 
+def test_a_log_has_a_line_of_progress_every_half_minute(monkeypatch, caplog):
+    monkeypatch.delenv("HARDSIGHT_PROGRESS", raising=False)
+    caplog.set_level(logging.INFO, "hardsight")
+
+    def lines(**named):
+        clock = iter([0, 10, 31, 40])
+        with monkeypatch.context() as at:
+            at.setattr("time.monotonic", lambda: next(clock))
+            with progress("scoring", total=4000, **named) as advance:
+                for units in (1000, 200, 0):
+                    advance(units)
+        said = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return said
+
+    assert lines() == ["scoring: 1,200 of 4,000"]
+    assert lines(show=False) == []
+    monkeypatch.setenv("HARDSIGHT_PROGRESS", "off")
+    assert lines() == []
+
+
 def test_verbose_says_where_an_error_came_from(tmp_path):
     words = ("report", tmp_path / "nothing")
     assert "Traceback" not in run(*words, code=2).output
@@ -179,7 +285,7 @@ def test_verbose_says_where_an_error_came_from(tmp_path):
 
 def test_exit_codes(scored, tmp_path):
     words, folder = scored
-    assert run("cache", "list").exit_code == 0
+    run("cache", "list", code=0)
     run(*words, "--out", folder, code=1)  # there is a run already
     run(*words, "--out", tmp_path / "x", "--scores", "avhh", code=2)
     run("score", "--no-such-flag", code=2)
@@ -259,7 +365,7 @@ def test_names_that_the_locale_cannot_read_are_said_with_the_way_out(monkeypatch
     assert isinstance(CliRunner().invoke(main, ["report", "run"]).exception, UnicodeEncodeError)
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
     assert (
-        "reads names as ascii; run it again with PYTHONUTF8=1"
+        "takes names as ascii; run it again with PYTHONUTF8=1"
         in run("report", "run", code=1).stderr
     )
 

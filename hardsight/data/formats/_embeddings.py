@@ -5,15 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
 
 from hardsight._checks import warn
-from hardsight.data.formats._stored import ARRAY_SUFFIXES, ChosenRows, split_member, stored_arrays
+from hardsight.data.formats._stored import (
+    ARRAY_SUFFIXES,
+    ChosenRows,
+    StoredArray,
+    split_member,
+    stored_arrays,
+)
 from hardsight.data.source import (
+    ExampleSource,
     Fingerprint,
+    LabelPlace,
     are_names,
     check_lengths,
     class_indices,
@@ -24,13 +33,6 @@ from hardsight.data.source import (
     in_memory,
 )
 from hardsight.errors import AmbiguousHeadError, DataError, LabelError, OptionError, ShapeError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from hardsight.data.formats._stored import StoredArray
-    from hardsight.data.source import ExampleSource, LabelPlace
-
 
 _SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9  # to tell which way a square head is stored
 _CLEAR = 4.0  # deviations of a fair coin

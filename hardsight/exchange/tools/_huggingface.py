@@ -40,7 +40,8 @@ def write_huggingface(
     elif len(rows) > 0 and pictures.bytes_of(int(rows[0])) is not None:
         shown = "image"
     schema = _schema(run, shown)
-    with pq.ParquetWriter(file, schema) as writer:
+    # an open file: pyarrow takes names as UTF-8 in every locale
+    with file.open("wb") as sink, pq.ParquetWriter(sink, schema) as writer:
         for part in _parts(run, rows, pictures, schema):
             writer.write_table(part)
     notes = [f'in Python: datasets.load_dataset("{HERE}", split="train")']

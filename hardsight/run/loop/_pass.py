@@ -7,7 +7,9 @@ Lightning.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from hardsight._checks import bars_wanted
+from hardsight._checks import bars_wanted, first_line
 from hardsight.data import (
     WORTH_KEEPING,
     Batch,
@@ -48,6 +50,9 @@ from hardsight.table import EXCERPT_SCHEMA, THUMBNAIL_SCHEMA, ScoreTable
 Source = TypeVar("Source", ExampleSource, ExampleSource | EmbeddingSource)
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 SMALLER = "pass a smaller --batch-size (batch_size=)"
+_SECONDS_BETWEEN_LINES = 30.0
+
+_log = logging.getLogger(__name__)
 
 
 def seed_of(seed: int, *purpose: object) -> int:
@@ -157,9 +162,8 @@ def chosen_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).item()  # which meta, of shapes without values, does not have
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as err:
-        reason = (str(err) or type(err).__name__).splitlines()[0]
         raise OptionError(
-            f"device {name!r} cannot be used here ({reason}); pass device='auto' or 'cpu'"
+            f"device {name!r} cannot be used here ({first_line(err)}); pass device='auto' or 'cpu'"
         ) from err
     return device
 
@@ -182,6 +186,16 @@ def chosen_precision(name: str, device: torch.device) -> str:
 def chosen_layout(channels_last: bool | None, device: torch.device) -> bool:
     """Whether images lie with channels last: as asked, or on a GPU, where it is faster."""
     return device.type == "cuda" if channels_last is None else channels_last
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free where a device computes; a guess on a system that does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not told on this system
+        return 4 * 2**30
 
 
 def forward_context(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -338,7 +352,7 @@ class ModelPass:
         self._device, self._precision, self._goes_on = device, precision, goes_on
         self._name = type(model).__name__
         self._forward: Forward | None = None
-        self._count = 0
+        self._count, self._in_parts = 0, False
         self._open = ExitStack()
 
     def __enter__(self) -> ModelPass:
@@ -366,6 +380,7 @@ class ModelPass:
             ModelError: the model cannot be run on it.
         """
         self._count += 1
+        self._in_parts = isinstance(inputs, Parts)
         if not isinstance(inputs, Parts):
             return self._once(inputs, ids)
         # texts of several lengths come as parts, each padded to its own and in another order
@@ -386,7 +401,7 @@ class ModelPass:
         ):
             placed = moved(inputs, self._device)
             if self._forward is not None and self._placed is not None:
-                _, few = self._forward(placed)
+                _, few = self._forward(placed, ids and self._placed.few(ids))
                 return self._placed.whole(), few
             if self._forward is not None:
                 return self._forward(placed, ids)
@@ -426,6 +441,7 @@ class ModelPass:
             batch_size=batch_size,
             workers=workers,
             strict=strict,
+            pin=self._device.type == "cuda",
         )
         with closing(loaded):
             for batch in loaded:
@@ -454,8 +470,11 @@ class ModelPass:
     def _where(self, ids: Sequence[str] | None) -> str:
         if not ids:
             return f"batch {self._count}"
-        names = f"example {ids[0]}" if len(ids) == 1 else f"examples {ids[0]} to {ids[-1]}"
-        return f"batch {self._count} ({names})"
+        if len(ids) == 1:
+            return f"batch {self._count} (example {ids[0]})"
+        if self._in_parts:  # by length, so that they do not follow each other
+            return f"batch {self._count} ({len(ids)} of its examples, such as {ids[0]})"
+        return f"batch {self._count} (examples {ids[0]} to {ids[-1]})"
 
 
 @contextmanager
@@ -476,8 +495,8 @@ def model_errors(model: str, where: str, *, goes_on: str = "") -> Iterator[None]
         if isinstance(err, HardsightError) or is_out_of_memory(err):
             raise
         raise ModelError(
-            f"{model} failed on {where} with {type(err).__name__}: {_first_line(err)}; it must "
-            f"take every batch of the data, also a shorter last one{_added(goes_on)}"
+            f"{model} failed on {where} with {type(err).__name__}: {first_line(err)[:300]}; it "
+            f"must take every batch of the data, also a shorter last one{_added(goes_on)}"
         ) from err
 
 
@@ -500,7 +519,9 @@ def memory_errors(what: str, *, smaller: str = SMALLER, goes_on: str = "") -> It
     except (MemoryError, RuntimeError) as err:
         if not is_out_of_memory(err):
             raise
-        raise OutOfMemoryError(f"{what} ({_first_line(err)}); {smaller}{_added(goes_on)}") from err
+        raise OutOfMemoryError(
+            f"{what} ({first_line(err)[:300]}); {smaller}{_added(goes_on)}"
+        ) from err
 
 
 def _added(words: str) -> str:
@@ -515,11 +536,6 @@ def is_out_of_memory(err: BaseException) -> bool:
     return isinstance(err, RuntimeError) and any(
         text in said for text in ("out of memory", "can't allocate memory", "not enough memory")
     )
-
-
-def _first_line(err: BaseException) -> str:
-    lines = str(err).strip().splitlines() or [type(err).__name__]
-    return lines[0][:300]
 
 
 class _RateColumn(bars.ProgressColumn):
@@ -537,25 +553,43 @@ class Advance(Protocol):
         """``units`` were just done; ``title`` replaces the bar's, if given."""
 
 
+class _Lines:
+    """Progress where no bar can move: a line when something was done and none came for a while."""
+
+    def __init__(self, title: str, total: int | None, done: int, *, silent: bool) -> None:
+        self._title, self._done, self._silent = title, done, silent
+        self._of = "" if total is None else f" of {total:,}"
+        self._last = time.monotonic()
+
+    def __call__(self, units: int, *, title: str | None = None) -> None:
+        """``units`` were just done."""
+        self._done += units
+        self._title = title or self._title
+        now = time.monotonic()
+        if not self._silent and now - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = now
+            _log.info("%s: %s%s", self._title, f"{self._done:,}", self._of)
+
+
 @contextmanager
 def progress(
     title: str, *, total: int | None, done: int = 0, show: bool | None = None
 ) -> Iterator[Advance]:
-    """Show progress on stderr while the block runs.
+    """Show progress on stderr while the block runs: a bar, or in a log a line every half minute.
 
     Args:
         title: what is being done.
         total: how many units there are; ``None`` if it is not known.
         done: units an earlier run has done.
         show: force the bar on or off; by default it is shown on a terminal, unless
-            ``HARDSIGHT_PROGRESS=off``.
+            ``HARDSIGHT_PROGRESS=off``, which turns the lines off, too.
 
     Yields:
         a function that takes the number of units just done.
     """
     console = Console(stderr=True)
     if not bars_wanted(show, is_terminal=console.is_terminal):
-        yield lambda units, *, title=None: None
+        yield _Lines(title, total, done, silent=not bars_wanted(show, is_terminal=True))
         return
     bar = bars.Progress(
         bars.SpinnerColumn(),

@@ -30,7 +30,7 @@ from hardsight.errors import DataError, HeadError, LabelError, OptionError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, Estimator, value_name
 from hardsight.registry import SCORES
-from hardsight.run.loop import ClassOrder, stated_classes
+from hardsight.run.loop import stated_classes
 from hardsight.run.score._asked import Asked, Ready, refuse, refuse_folds, refuse_pixel_options
 from hardsight.run.score._embeddings import EmbeddingScorer
 from hardsight.run.score._rows import Piece, ScorePlan, Scorer
@@ -194,21 +194,16 @@ def _estimator_at_work(
     )
 
 
-class ProbabilityScorer:
+class ProbabilityScorer(Scorer):
     """Scores rows of log-probabilities: logits up to a number that each row has of its own."""
+
+    source: EmbeddingSource
 
     def __init__(
         self, source: EmbeddingSource, plan: ScorePlan, *, device: torch.device, batch_size: int
     ) -> None:
         self.source, self.plan, self.device = source, plan, device
         self.batch_size, self.num_classes = batch_size, source.width
-
-    def number_as(self, order: ClassOrder) -> None:
-        """Give the labels of the data the model's numbers."""
-        self.source = order.of(self.source)
-
-    def check(self) -> None:
-        """Nothing is left to check: the numbers follow from what the model says."""
 
     def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
         """Pieces from position ``start`` to ``stop``."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight._checks import checked_options, versions, warn, warns_of
-from hardsight.config import Settings
+from hardsight.config import ScoreKeys, Settings
 from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
@@ -60,9 +60,6 @@ from hardsight.run_folder import (
     place_of,
 )
 from hardsight.table import ScoreTable, read_table
-
-if TYPE_CHECKING:
-    from hardsight.config import ScoreKeys
 
 # what no longer decides, once the table is there: data may have been moved, packages renewed
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
@@ -367,17 +364,9 @@ def score(
         # heads are fitted once the folder is ours: what is fitted is kept in it
         if work.refit is not None:
             about |= work.refit.fit(folder, show=show_progress)
-        run = ScoreRun(
-            folder,
-            work.plan,
-            about,
-            batches_per_shard=work.batches_per_shard,
-            show=show_progress,
-            keep_embeddings=keep_embeddings,
-            groups=work.groups,
-            elsewhere=None if cluster is None else cluster.shards_of(work, folder),
-        )
-        return run.table(scorer, source, thumbnails=thumbnails)
+        elsewhere = None if cluster is None else cluster.shards_of(work, folder)
+        run = ScoreRun(work, folder, show=show_progress, elsewhere=elsewhere)
+        return run.table(thumbnails=thumbnails, keep_embeddings=keep_embeddings)
 
 
 @contextmanager
@@ -509,7 +498,7 @@ def _by_model(
         plan,
         device=place,
         precision=chosen_precision(asked.precision, place),
-        batch_size=batch_size * _batches_at_once(source),
+        batch_size=batch_size * (1 if source.kind is None else source.kind.batches_at_once),
         workers=_processes(asked.workers, source),
         strict=asked.strict,
         goes_on="" if asked.out is None else _GOES_ON,
@@ -593,10 +582,6 @@ def _reader(tokenizer: Any, trust_remote_code: bool) -> Any:
     if loaded is None:
         raise OptionError(f"no tokenizer in {tokenizer}: expected what save_pretrained() writes")
     return loaded
-
-
-def _batches_at_once(source: ExampleSource) -> int:
-    return 1 if source.kind is None else source.kind.batches_at_once
 
 
 def _processes(workers: int | None, source: ExampleSource) -> int:

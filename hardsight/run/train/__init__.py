@@ -57,7 +57,6 @@ from hardsight.run.train._objective import recorded_options as recorded_options
 from hardsight.run.train._objective import scheduler_of as scheduler_of
 from hardsight.run.train._ranks import Shard as Shard
 from hardsight.run.train._ranks import Share as Share
-from hardsight.run.train._ranks import refuse_ranks as refuse_ranks
 from hardsight.run.train._train import TrainResult as TrainResult
 from hardsight.run.train._train import run_recipe as run_recipe
 from hardsight.run.train._train import run_train as run_train

@@ -310,7 +310,9 @@ class StreamedBatches(TrainBatches):
         parts = self.parts(draws)
         size = max((len(part.order) for part in parts), default=1)
         order = torch.cat([part.order for part in parts])
-        batches = loaded(self._data, order, batch_size=size, workers=self._workers)
+        batches = loaded(
+            self._data, order, batch_size=size, workers=self._workers, pin=self.device.type == "cuda"
+        )
         for part, (index, images, labels) in zip(parts, batches, strict=True):
             images = images.to(self.device, non_blocking=True)
             if images.ndim == 4:
@@ -367,7 +369,10 @@ class EvaluationBatches:
     def _raw(self) -> Iterator[Sequence[Tensor]]:
         size, whole = self._batch_size, self._whole
         if whole is None:
-            yield from loaded(self._data, self._rows, batch_size=size, workers=self._workers)
+            pin = self._pixels.device.type == "cuda"
+            yield from loaded(
+                self._data, self._rows, batch_size=size, workers=self._workers, pin=pin
+            )
             return
         for rows in self._rows.to(whole.labels.device).split(size):
             yield whole.index[rows], whole.inputs[rows], whole.labels[rows]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from hardsight._checks import BY_HAND, launched
 from hardsight.errors import ConfigError
 from hardsight.run.train._config import TrainConfig
 
@@ -86,48 +87,41 @@ def on_ranks(config: TrainConfig) -> TrainConfig:
     Raises:
         ConfigError: the recipe says another number, or the launcher's cannot be trained with.
     """
-    launched = _launched(config.devices * config.num_nodes)
-    if launched is None:
+    ranks = _launched(config.devices * config.num_nodes)
+    if ranks is None:
         return config
     stated = (config.devices, config.num_nodes)
-    if stated not in ((1, 1), (launched.devices, launched.num_nodes)):
+    if stated not in ((1, 1), (ranks.devices, ranks.num_nodes)):
         raise ConfigError(
-            f"{launched.said}, and the recipe says devices = {config.devices}, num_nodes = "
+            f"{ranks.said}, and the recipe says devices = {config.devices}, num_nodes = "
             f"{config.num_nodes}; leave both out, or start as many processes"
         )
-    return dataclasses.replace(config, devices=launched.devices, num_nodes=launched.num_nodes)
-
-
-def refuse_ranks(what: str) -> None:
-    """Raise if a launcher has started several processes for what is done by one.
-
-    Without it the first of them would do all of the work, and the others find its folder locked.
-
-    Args:
-        what: is done, such as "adapting".
-
-    Raises:
-        ConfigError: it has; says how to start one.
-    """
-    launched = _launched(1)
-    if launched is not None:
-        raise ConfigError(
-            f"{launched.said}, and {what} is done by one process; start it without {launched.by}"
-        )
+    return dataclasses.replace(config, devices=ranks.devices, num_nodes=ranks.num_nodes)
 
 
 def _launched(stated: int) -> Launched | None:
     """Several processes that somebody has started; ``stated`` is how many the recipe asks for."""
-    launched = _by_torchrun() or _by_slurm(stated)
-    if launched is None or launched.devices * launched.num_nodes == 1:
-        return None
-    return launched
+    by, count = launched() or ("", 1)
+    if by == "torchrun":
+        return _by_torchrun(count)
+    if by == "srun":
+        return _by_srun(count)
+    if by:
+        raise ConfigError(
+            f"RANK and WORLD_SIZE say that {count} processes were started, but not by torchrun or "
+            "srun, whose processes can train together; start them by torchrun, or unset both"
+        )
+    asked = int(os.environ.get("SLURM_NTASKS", "1"))
+    if stated > 1 and asked > 1 and os.environ.get("SLURM_JOB_NAME") not in BY_HAND:
+        raise ConfigError(
+            f"the Slurm job has {asked} tasks, but this process was started without srun, so "
+            f"that nobody starts the others; run: srun hardsight train ..."
+        )
+    return None
 
 
-def _by_torchrun() -> Launched | None:
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    total, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+def _by_torchrun(total: int) -> Launched:
+    here = int(os.environ["LOCAL_WORLD_SIZE"])
     if total % here:
         raise ConfigError(
             f"torchrun started {total} processes, {here} of them on this machine; give every "
@@ -136,24 +130,12 @@ def _by_torchrun() -> Launched | None:
     return Launched("torchrun", here, total // here)
 
 
-def _by_slurm(stated: int) -> Launched | None:
-    """The tasks of ``srun``; Lightning, too, leaves sessions named bash or interactive alone."""
-    asked = int(os.environ.get("SLURM_NTASKS", "1"))
-    if asked == 1 or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
-        return None
-    started = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))  # only srun sets it
-    if started == 1:
-        if stated > 1:
-            raise ConfigError(
-                f"the Slurm job has {asked} tasks, but this process was started without srun, so "
-                f"that nobody starts the others; run: srun hardsight train ..."
-            )
-        return None
+def _by_srun(total: int) -> Launched:
     each = os.environ.get("SLURM_NTASKS_PER_NODE")
     nodes = int(os.environ.get("SLURM_NNODES", "1"))
-    if each is None or int(each) * nodes != started:
+    if each is None or int(each) * nodes != total:
         raise ConfigError(
-            f"srun started {started} tasks on {nodes} machines; ask for equally many on each with "
+            f"srun started {total} tasks on {nodes} machines; ask for equally many on each with "
             "--ntasks-per-node"
         )
     return Launched("srun", int(each), nodes)

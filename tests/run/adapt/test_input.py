@@ -37,7 +37,7 @@ def settings_of(**given):
          "torchrun started 2 processes, and adapting is done by one process; start it without tor"),
         ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS_PER_NODE": "2",
           "SLURM_NNODES": "2", "SLURM_JOB_NAME": "job"},
-         "srun started 2 processes on each of 2 machines, and adapting is done by one process"),
+         "srun started 4 processes, and adapting is done by one process; start it without srun"),
     ],
 )  # fmt: skip
 def test_several_processes_of_a_launcher_are_refused(monkeypatch, tmp_path, environment, message):

@@ -186,6 +186,7 @@ TASKS = SLURM | {"SLURM_STEP_NUM_TASKS": "4"}
                                              r"machine; .* the same --nproc-per-node"),
         (TORCHRUN, {"batch_size": 6}, "cannot be shared out evenly over 4 devices; use 4 or 8"),
         (TORCHRUN, {"folds": 2}, "folds trains its models one after the other on one device"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, {}, "2 processes were started, but not by torchrun"),
         (SLURM, {"devices": 2}, r"4 tasks, but .* without srun, .* run: srun hardsight train"),
         (TASKS, {}, r"srun started 4 tasks on 2 machines; .* with --ntasks-per-node"),
         (TASKS | {"SLURM_NTASKS_PER_NODE": "2"}, {"devices": 4}, "^srun started 2 processes on ea"),

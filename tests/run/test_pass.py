@@ -1,0 +1,69 @@
+"""Which examples the errors of a pass name, also if a batch goes through the model in parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hardsight.data.source import Parts
+from hardsight.errors import HeadMismatchError, ModelError
+from hardsight.heads import find_head, rows_at_places
+from hardsight.preprocessing import PLACES
+from hardsight.run.loop import ModelPass
+
+CPU = torch.device("cpu")
+ODD = 9.0
+
+
+class Net(nn.Module):
+    """Takes another way for what is as large as ODD."""
+
+    def __init__(self, fails=False):
+        super().__init__()
+        self.fc, self.fails = nn.Linear(3, 4), fails
+
+    def forward(self, inputs):
+        odd = inputs[:, :1] >= ODD
+        if self.fails and odd.any():
+            raise ValueError("no way")
+        return self.fc(inputs) + odd
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "said"),
+    [(False, HeadMismatchError, r"1 of 4 rows of .* \(examples e4\)"),
+     (True, ModelError, r"failed on batch 1 \(4 of its examples, such as e3\) with ValueError")],
+)  # fmt: skip
+def test_examples_of_a_batch_in_parts_are_named_as_they_are(fails, error, said):
+    net, rows = Net(fails), torch.rand(6, 3)
+    rows[4] = ODD
+    order = [1, 0, 5, 2, 4, 3]  # where each row is among the parts
+    lies = sorted(range(6), key=lambda row: order[row])
+    parts = Parts([rows[lies[:2]], rows[lies[2:]]], order, [2, 4])
+    with pytest.raises(error, match=said), ModelPass(net, find_head(net), device=CPU) as running:
+        running.outputs(parts, [f"e{row}" for row in range(6)])
+
+
+class Tokens(nn.Module):
+    """A language model that adds something for one token behind its last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.leave, self.odd = nn.Embedding(9, 3), nn.Linear(3, 9), -1
+
+    def forward(self, input_ids):
+        made = self.leave(self.enter(input_ids))
+        return made + (torch.arange(len(made)) == self.odd)[:, None]
+
+
+def test_a_token_is_named_as_it_is_if_few_of_a_batch_are_held_to_the_head():
+    torch.manual_seed(0)
+    net = Tokens()
+    given = {"input_ids": torch.randint(9, (4, 50)), PLACES: torch.arange(200)}
+    names = [f"{at // 50}:{at % 50}" for at in range(200)]
+    with rows_at_places(net, "leave") as placed:
+        running = ModelPass(net, find_head(net, given), device=CPU, placed=placed)
+        net.odd = 1  # 50 of the 200 are looked at; the second of them is the fifth of all
+        with pytest.raises(HeadMismatchError, match=r"\(examples 0:4\)"), running:
+            running.outputs(given, names)
