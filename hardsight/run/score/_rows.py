@@ -400,7 +400,9 @@ def _without_nearest(shard: pa.Table) -> pa.Table:
 
 def _nearest_of(shard: pa.Table) -> pa.Table:
     """Index, nearest classes and angles of the rows of a shard whose label is in doubt."""
-    found = pa.table({"index": shard["index"], "classes": shard[_CLASSES], "angles": shard[_ANGLES]})
+    found = pa.table(
+        {"index": shard["index"], "classes": shard[_CLASSES], "angles": shard[_ANGLES]}
+    )
     return found.filter(pc.greater_equal(pc.list_element(found["classes"], 0), 0))
 
 
