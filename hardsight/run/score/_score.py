@@ -503,6 +503,7 @@ def _by_model(
         strict=asked.strict,
         goes_on="" if asked.out is None else _GOES_ON,
         keep_embeddings=asked.keep_embeddings,
+        names_nearest=asked.out is not None,
     )
     head = None if scorer.head is None else scorer.head.name
     about: dict[str, Any] = {"model": {**ready.facts(), "head": head}}
