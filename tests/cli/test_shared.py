@@ -148,7 +148,9 @@ def test_a_help_fits_a_screen_and_ends_with_an_example(name):
 
 def test_a_sentence_of_the_short_help_has_whole_brackets():
     said = run("adapt", "--help", terminal_width=100).output
-    assert re.search(r"--source-epochs .* Epochs on the source \(10; 0 for a trained model\)\n", said)
+    assert re.search(
+        r"--source-epochs .* Epochs on the source \(10; 0 for a trained model\)\n", said
+    )
     assert re.search(r"--epochs .* Epochs of every round \(2\)\n", said)
 
 

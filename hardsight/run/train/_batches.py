@@ -311,7 +311,11 @@ class StreamedBatches(TrainBatches):
         size = max((len(part.order) for part in parts), default=1)
         order = torch.cat([part.order for part in parts])
         batches = loaded(
-            self._data, order, batch_size=size, workers=self._workers, pin=self.device.type == "cuda"
+            self._data,
+            order,
+            batch_size=size,
+            workers=self._workers,
+            pin=self.device.type == "cuda",
         )
         for part, (index, images, labels) in zip(parts, batches, strict=True):
             images = images.to(self.device, non_blocking=True)
