@@ -2,6 +2,7 @@
 
 import sqlite3
 import tracemalloc
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -169,7 +170,7 @@ def test_one_class_for_many_keeps_those_that_have_it_and_can_be_exported(app, ru
 
 def test_a_log_that_gives_an_example_the_class_it_has_is_read_as_kept(app, run):
     app.decide(app.queue()["items"][0], "keep")
-    with sqlite3.connect(run / "review.sqlite") as log:
+    with closing(sqlite3.connect(run / "review.sqlite", isolation_level=None)) as log:
         log.execute(
             'INSERT INTO log ("index", reviewer, action, old, new, base_seq, batch, time) '
             "SELECT 0, 'ben', 'relabel', old, old, 0, 'b', time FROM log"
