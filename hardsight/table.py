@@ -8,6 +8,7 @@ A finished run of scoring is a folder::
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
     RUN/embeddings/          what entered the head, an array per shard, if it was to be kept
     RUN/neighbours.parquet   the nearest examples by these: index, nearest, other, similarity
+    RUN/nearest.parquet      classes nearest to each doubtful example: index, classes, angles
     RUN/dynamics/            epochs of a tracker, if the data was trained on
     RUN/tracked/held-out/    epochs of the examples that were held out of it
 

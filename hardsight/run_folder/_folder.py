@@ -69,6 +69,7 @@ MAPS = "maps.sqlite"  # Grad-CAM maps that somebody looked at in the review app
 EMBEDDINGS = "embeddings"  # a folder of arrays, one for each shard of the table
 CLASS_WEIGHTS = "class_weights.npy"  # in it: of the head that they enter, a row for each class
 NEIGHBOURS = "neighbours.parquet"  # of every example, by these embeddings
+NEAREST = "nearest.parquet"  # classes nearest to the examples whose label is in doubt
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
 HELD_OUT = "held-out"  # its name for those that a training run holds out
@@ -126,7 +127,8 @@ class RunKind:
 
 SCORE = RunKind(
     "score", "scored dataset", "hardsight score",
-    (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, SHARDS, HEADS, MAPS, "report.html"),
+    (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, NEAREST, SHARDS, HEADS, MAPS,
+     "report.html"),
     TABLE, TABLE, progress=(f"{SHARDS}/rows-*", f"{HEADS}/fold-*"), in_stores=True,
 )  # fmt: skip
 TRAIN = RunKind(
@@ -636,6 +638,13 @@ class RunFolder:
         """Write one whole parquet file beside the table."""
         with writing(self.folder, step=_ROOM):
             write_parquet(self.folder / name, [rows], rows.schema)
+
+    def write_side_parts(
+        self, name: str, parts: Iterable[pa.Table], schema: pa.Schema, *, rows_at_once: int
+    ) -> None:
+        """Write one beside the table part by part, to be read that many rows at a time."""
+        with writing(self.folder, step=_ROOM):
+            write_parquet(self.folder / name, parts, schema, rows_at_once=rows_at_once)
 
     @contextmanager
     def new_table(self, parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[ScoreTable]:

@@ -29,14 +29,14 @@ def test_an_error_without_words_is_named_by_its_type(monkeypatch):
 @pytest.fixture
 def pinned(monkeypatch):
     """What loaders were told about page-locked memory, on a machine that has a GPU."""
-    told, made = [], DataLoader.__init__
+    told, begun = [], DataLoader.__init__
 
-    def telling(self, *args, pin_memory, **options):
+    def begin(loader, *args, pin_memory=False, **options):
         told.append(pin_memory)
-        made(self, *args, **options)
+        begun(loader, *args, pin_memory=pin_memory, **options)
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(DataLoader, "__init__", telling)
+    monkeypatch.setattr(DataLoader, "__init__", begin)
     return told
 
 

@@ -98,15 +98,16 @@ def _kind_of(picture: bytes) -> str:
 
 def _settings(run: RunRows, kind: str) -> dict[str, Any]:
     options = [{"text": name, "value": name} for name in run.classes]
+    words = {"type": "text", "use_markdown": False}
+    shown = words if kind == "text" else {"type": "image"}
     kinds = {"example": "integer", "suspicion": "float", "group": "terms", "given": "terms"}
     return {
         "guidelines": None,
         "allow_extra_metadata": True,
         "distribution": _SHARED,
         "fields": [
-            _part(kind, {"type": "text", "use_markdown": False} if kind == "text"
-                  else {"type": "image"}, required=True),  # fmt: skip
-            _part("reason", {"type": "text", "use_markdown": False}, required=False),
+            _part(kind, shown, required=True),
+            _part("reason", words, required=False),
         ],
         "questions": [
             _part("label", {"type": "label_selection", "options": options}, required=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,11 +38,12 @@ from hardsight.run.loop import (
     Need,
     Passed,
     check_labels,
+    length_of,
     pictures,
     progress,
 )
 from hardsight.run.score._neighbours import StoredVectors, keep_neighbours
-from hardsight.run_folder import SCORE, Manifest, row_groups, values_digest
+from hardsight.run_folder import NEAREST, SCORE, Manifest, row_groups, values_digest
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 from hardsight.table import (
     KEY_COLUMNS,
@@ -62,6 +64,12 @@ _NORM = "feature_norm"
 _MOST_HALF = float(np.finfo(np.float16).max)
 _NOTICED = "noticed "  # begins columns of shards, which the table gives as counts
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
+# columns of shards that become a file beside the table: what people ask for who look at a label
+_CLASSES, _ANGLES = "nearest classes", "nearest angles"
+_NEAREST_COUNT = 5
+_FEW_CLASSES = 4096  # of more than that, a row for every example would cost what scoring costs
+_SURE = 0.9  # a label with this probability is not looked at for other classes
+_READ_AT_ONCE = 1 << 14  # rows; somebody who looks at an example reads as many
 # of tables of examples
 COLUMNS = ("text_column", "label_column", "image_column", "max_tokens", "tokens", "target")
 # what does not decide the result, and may be another when a run is continued; the weights are known
@@ -217,6 +225,7 @@ class ModelScorer(Scorer):
         strict: bool,
         goes_on: str = "",
         keep_embeddings: bool = False,
+        names_nearest: bool = False,
     ) -> None:
         self.source, self.plan, self.device, self.precision = source, plan, device, precision
         self.batch_size, self.workers, self.strict = batch_size, workers, strict
@@ -244,6 +253,10 @@ class ModelScorer(Scorer):
             # logits come from the model itself; the tiles add what only embeddings tell
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
+        self._names_nearest = (
+            names_nearest and self.head is not None and not self._by_head
+            and self.num_classes <= _FEW_CLASSES
+        )  # fmt: skip
 
     def _whole_heads(self, head: Head) -> tuple[TiledHead, TiledHead | None]:
         """A head that makes all summaries, as the model's layer would, and one without its bias."""
@@ -305,6 +318,19 @@ class ModelScorer(Scorer):
             **decided,
             **{f"{_NOTICED}{name}": values for name, values in batch.noticed.items()},
             **self.plan.scores(summaries),
+            **self._nearest(passed, summaries),
+        }
+
+    def _nearest(self, passed: Passed, summaries: Summaries) -> dict[str, Tensor]:
+        """The nearest classes of each example of a batch; -1 where its label is not in doubt."""
+        if not self._names_nearest or passed.embeddings is None or summaries.targets is None:
+            return {}
+        assert self.tiled is not None
+        classes, angles = self.tiled.nearest(passed.embeddings.to(self.device), _NEAREST_COUNT)
+        in_doubt = summaries.targets.log_prob < math.log(_SURE)
+        return {
+            _CLASSES: torch.where(in_doubt[:, None], classes, -1).int(),
+            _ANGLES: angles.float(),
         }
 
     def _by_logits(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
@@ -355,11 +381,30 @@ def naming_other_scores() -> Iterator[None]:
 def piece_rows(pieces: list[Piece]) -> pa.Table:
     """Rows of consecutive pieces; one copy from the device for all of them."""
     columns: dict[str, Any] = {
-        name: pa.array(torch.cat([piece.columns[name] for piece in pieces]).cpu().numpy())
+        name: _arrow_of(torch.cat([piece.columns[name] for piece in pieces]).cpu().numpy())
         for name in pieces[0].columns
     }
     ids = pa.chunked_array([piece.ids for piece in pieces], pa.string()).combine_chunks()
     return pa.table({**columns, "id": ids})
+
+
+def _arrow_of(values: NDArray[Any]) -> pa.Array:
+    """A column, of lists of one length if every row has several values."""
+    if values.ndim == 1:
+        return pa.array(values)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def _without_nearest(shard: pa.Table) -> pa.Table:
+    return shard.drop_columns([n for n in (_CLASSES, _ANGLES) if n in shard.column_names])
+
+
+def _nearest_of(shard: pa.Table) -> pa.Table:
+    """Index, nearest classes and angles of the rows of a shard whose label is in doubt."""
+    found = pa.table(
+        {"index": shard["index"], "classes": shard[_CLASSES], "angles": shard[_ANGLES]}
+    )
+    return found.filter(pc.greater_equal(pc.list_element(found["classes"], 0), 0))
 
 
 class Totals:
@@ -414,14 +459,6 @@ def _norms_and_labels(rows: pa.Table) -> tuple[Tensor, Tensor]:
 def _count(column: pa.ChunkedArray) -> int:
     """How many values are true."""
     return pc.sum(column.cast(pa.int64())).as_py() or 0
-
-
-def length_of(source: Source) -> int | None:
-    """Number of examples; ``None`` for a stream that does not know."""
-    try:
-        return len(source)
-    except (TypeError, DataError):
-        return None
 
 
 def _rows_said(source: Source) -> int | None:
@@ -564,10 +601,10 @@ class ScoreRun:
 
         def shards() -> Iterator[pa.Table]:
             # one whose examples could not be read has columns, and no number that tells their type
-            return (shard for shard in all_shards() if shard.num_rows)
+            return (_without_nearest(shard) for shard in all_shards() if shard.num_rows)
 
         # an empty shard still has the columns, if all are empty
-        first = next(shards(), None) or next(all_shards(), None)
+        first = next(shards(), None) or next(map(_without_nearest, all_shards()), None)
         if first is None:
             raise DataError(f"there are no examples in {source.spec}")
         totals = Totals(self.work.plan, self.work.groups)
@@ -590,6 +627,7 @@ class ScoreRun:
                 device=torch.device(about["config"]["device"]),
                 show=self.show,
             )
+        self._write_nearest(all_shards)
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
             can_show = isinstance(source, ExampleSource) and not source.is_stream
@@ -598,6 +636,15 @@ class ScoreRun:
                 self.folder.write_side_file(THUMBNAILS, small)
         self.folder.finish()
         return read_table(self.folder.folder)
+
+    def _write_nearest(self, shards: Shards) -> None:
+        """The file of nearest classes, if shards have them; some may be of an older version."""
+        found = (_nearest_of(part) for part in shards() if _CLASSES in part.column_names)
+        first = next(found, None)
+        if first is not None and self.folder is not None:
+            self.folder.write_side_parts(
+                NEAREST, chain([first], found), first.schema, rows_at_once=_READ_AT_ONCE
+            )
 
     def _scored(self) -> tuple[Shards, int]:
         """All shards, computed or read, and the number of unreadable examples."""
