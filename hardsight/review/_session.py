@@ -346,7 +346,7 @@ class Session:
         """From the embeddings or what the run kept of them, else as far as its columns tell."""
         label = int(self.rows.label[row])
         near = self.neighbours.classes(row, label, _NEAREST)
-        near = near or self.near_classes.of(int(self.rows.index[row]))
+        near = near or self.near_classes.of(int(self.rows.index[row]), self.rows.fold(row))
         if not near:
             return nearest_classes(self.table, row)
         if label >= 0 and all(one["label"] != label for one in near):
