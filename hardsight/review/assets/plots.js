@@ -32,7 +32,8 @@ export function angleDiagram(nearest, label) {
       floor = next.y - LINE;
     }
   }
-  const rays = labels.map(({ one, isLeft, x: tx, y: ty }) => {
+  // that of the label is drawn last, over what lies near it
+  const rays = labels.sort((a, b) => (a.one.label === label) - (b.one.label === label)).map(({ one, isLeft, x: tx, y: ty }) => {
     const [x, y] = place(one.angle, reach);
     const kind = one.label === label ? "own" : "rival";
     const name = one.label < 0 ? "nearest other" : shared.name(one.label);
