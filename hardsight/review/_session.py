@@ -350,8 +350,8 @@ class Session:
         if not near:
             return nearest_classes(self.table, row)
         if label >= 0 and all(one["label"] != label for one in near):
-            own = _OWN_ANGLE in self.table.columns and self.rows.value(_OWN_ANGLE, row)
-            near = [*near, {"label": label, "angle": own}] if own else near
+            own = self.rows.value(_OWN_ANGLE, row) if _OWN_ANGLE in self.table.columns else None
+            near = near if own is None else [*near, {"label": label, "angle": own}]
         return near
 
     def _nearest_note(self) -> str:
