@@ -346,12 +346,12 @@ class Session:
         """From the embeddings or what the run kept of them, else as far as its columns tell."""
         label = int(self.rows.label[row])
         near = self.neighbours.classes(row, label, _NEAREST)
-        near = near or self.near_classes.of(int(self.rows.index[row]))
+        near = near or self.near_classes.of(int(self.rows.index[row]), self.rows.fold(row))
         if not near:
             return nearest_classes(self.table, row)
         if label >= 0 and all(one["label"] != label for one in near):
-            own = _OWN_ANGLE in self.table.columns and self.rows.value(_OWN_ANGLE, row)
-            near = [*near, {"label": label, "angle": own}] if own else near
+            own = self.rows.value(_OWN_ANGLE, row) if _OWN_ANGLE in self.table.columns else None
+            near = near if own is None else [*near, {"label": label, "angle": own}]
         return near
 
     def _nearest_note(self) -> str:

@@ -390,6 +390,33 @@ def test_long_names_of_classes_stay_inside_the_angle_diagram(chromium, tmp_path,
     review.close()
 
 
+@pytest.mark.parametrize("first", [2, 86, 150])
+def test_labels_of_near_classes_do_not_cover_each_other(chromium, run, first):
+    (run / "embeddings").mkdir()
+    np.save(run / "embeddings" / "00000000.npy", np.tile(np.float32([1, 0]), (60, 1)))
+    angles = np.radians(first + np.arange(5))
+    weights = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    np.save(run / "embeddings" / "class_weights.npy", weights)
+    review = served(run)
+    resize(chromium, 1280, 900)
+    visit(chromium, review.url)
+    boxes = chromium.execute_script(
+        "const drawn = document.querySelector('svg.angles'), all = drawn.getBoundingClientRect();"
+        "return [all, ...[...drawn.querySelectorAll('text')].map((t) => t.getBoundingClientRect())]"
+        ".map((box) => [box.left, box.right, box.top, box.bottom])"
+    )
+    around, *labels = boxes
+    assert len(labels) == 6  # with that of the example itself
+    for at, (left, right, top, bottom) in enumerate(labels):
+        assert around[0] <= left < right <= around[1] + 1
+        assert around[2] <= top < bottom <= around[3]
+        for other in labels[:at]:
+            apart = right <= other[0] or other[1] <= left
+            assert apart or bottom <= other[2] + 3 or other[3] <= top + 3
+    chromium.get("about:blank")
+    review.close()
+
+
 def test_an_example_without_a_label_has_nothing_to_keep(chromium, tmp_path):
     columns = made.rows_of(20)
     columns["label"] = np.full(20, -1)
