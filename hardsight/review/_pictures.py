@@ -253,7 +253,8 @@ class Pictures:
             return None
         place = self._found(self._spec)
         if self._is_unlabelled:
-            source = unlabelled_source(place, split=self._split)
+            text_column = self._columns.get("text_column")
+            source = unlabelled_source(place, split=self._split, text_column=text_column)
         else:
             labels = np.maximum(class_numbers(self._table, "label"), 0)
             source = reopened_source(place, labels, split=self._split, **self._columns)

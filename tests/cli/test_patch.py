@@ -7,6 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import hardsight as hs
 from hardsight.cli import main
@@ -78,6 +81,23 @@ def test_the_line_after_an_export_names_labels_in_a_file_of_their_own(tmp_path):
     step = shlex.split(said.removeprefix("next: hardsight "))
     invoke(*(tmp_path / named[word] if word in named else word for word in step))
     assert np.load(tmp_path / "fixed.npy").tolist() == [2, *labels[1:]]
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_the_labels_of_a_csv_are_fixed_that_a_bag_of_words_judged(tmp_path, numbers):
+    file, run = tmp_path / "films.csv", tmp_path / "run"
+    films = pd.DataFrame({"text": ["a fine film", "a dull film", "fine, warm", "cold, dull"] * 5})
+    films["label"] = [1, 0, 1, 0] * 5 if numbers else ["good", "bad", "good", "bad"] * 5
+    films.to_csv(file, index=False)
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression())
+    hs.score(model.fit(films["text"], films["label"]), file, sample="in-sample", out=run)
+    decide(run, ("anna", 2, "relabel", 0))  # to bad, or 0
+    step = invoke("patch", "export", run).splitlines()[-1].removeprefix("next: hardsight ")
+    assert step.endswith("films.csv --out FIXED.csv")
+    invoke(*shlex.split(step)[:-1], tmp_path / "fixed.csv")
+    fixed = pd.read_csv(tmp_path / "fixed.csv")
+    assert fixed["label"].tolist() == [*films["label"][:2], films["label"][1], *films["label"][3:]]
+    assert fixed["text"].tolist() == films["text"].tolist()
 
 
 def test_a_click_in_the_app_becomes_a_fixed_label_of_the_data(run, photos, tmp_path):

@@ -113,6 +113,25 @@ def test_a_help_ends_with_examples_that_the_command_takes(name):
         command.make_context(command.name, list(words))  # wrong usage raises
 
 
+def commands_of(page: str) -> list[list[str]]:
+    """The words after ``$ hardsight`` in the console blocks of a page, without comments."""
+    blocks = re.findall(r"^ *```console\n(.*?)```", page, re.M | re.S)
+    lines = re.sub(r"\\\n\s*", " ", "".join(blocks)).splitlines()
+    typed = [line.partition("$ ")[2] for line in lines]
+    return [shlex.split(line, comments=True)[1:] for line in typed if line.startswith("hardsight ")]
+
+
+def test_every_command_on_a_page_is_one_that_the_program_takes():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    typed = [words for page in pages for words in commands_of(page.read_text(encoding="utf-8"))]
+    assert len(typed) > 60
+    for words in typed:
+        context, command = click.Context(main), main
+        while isinstance(command, click.Group):
+            command, words = command.get_command(context, words[0]), words[1:]
+        command.make_context(command.name, list(words))  # wrong usage raises
+
+
 def test_an_example_that_the_command_does_not_take_is_found():
     with pytest.raises(click.NoSuchOption):
         COMMANDS["report"].make_context("report", ["run", "--no-such-flag"])
@@ -148,7 +167,8 @@ def test_a_help_fits_a_screen_and_ends_with_an_example(name):
 
 def test_a_sentence_of_the_short_help_has_whole_brackets():
     said = run("adapt", "--help", terminal_width=100).output
-    assert re.search(r"--source-epochs .* Epochs on the source \(10; 0 for a trained model\)\n", said)
+    whole = r"--source-epochs .* Epochs on the source \(10; 0 for a trained model\)\n"
+    assert re.search(whole, said)
     assert re.search(r"--epochs .* Epochs of every round \(2\)\n", said)
 
 

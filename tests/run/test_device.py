@@ -29,16 +29,14 @@ def test_an_error_without_words_is_named_by_its_type(monkeypatch):
 @pytest.fixture
 def pinned(monkeypatch):
     """What loaders were told about page-locked memory, on a machine that has a GPU."""
-    told = []
+    told, begun = [], DataLoader.__init__
 
-    class Told(DataLoader):
-        def __init__(self, *args, pin_memory, **options):
-            told.append(pin_memory)
-            super().__init__(*args, **options)
+    def begin(loader, *args, pin_memory=False, **options):
+        told.append(pin_memory)
+        begun(loader, *args, pin_memory=pin_memory, **options)
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    for place in ("torch.utils.data", "hardsight.run.train._images"):
-        monkeypatch.setattr(f"{place}.DataLoader", Told)
+    monkeypatch.setattr(DataLoader, "__init__", begin)
     return told
 
 

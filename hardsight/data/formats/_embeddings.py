@@ -59,6 +59,8 @@ class EmbeddingSource:
         class_weights: ``[C, D]``, or ``None`` if the file holds none.
         bias: ``[C]`` or ``None``.
         shown: the examples that the embeddings are of, as people see them, if they are at hand.
+        made_of: data by name whose examples these are, row for row and label for label: then that
+            is the data which a run is about.
         label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
         patches: facts about the patches that changed its labels, in their order.
         numbers: as in :class:`ExampleSource`.
@@ -70,6 +72,7 @@ class EmbeddingSource:
     """
 
     shown: ExampleSource | None = None
+    made_of: ExampleSource | None = None
     label_place: LabelPlace | None = None
     patches: tuple[Mapping[str, Any], ...] = ()
     numbers: NDArray[np.int64] | None = None
@@ -162,11 +165,13 @@ class EmbeddingSource:
     def relabelled(self, labels: NDArray[np.int64]) -> EmbeddingSource:
         """The same rows with other labels, ``[N]``, of the same classes."""
         other = copy.copy(self)
-        other.labels = labels
+        other.labels, other.made_of = labels, None
         return other
 
     def fingerprint(self) -> str:
         """SHA-256 over shapes, labels, class weights and evenly spaced rows."""
+        if self.made_of is not None:
+            return self.made_of.fingerprint()
         mark = Fingerprint("embeddings")
         self._rows.add_to(mark)
         mark.add_array(self.labels).add_names(self.classes)

@@ -50,7 +50,8 @@ class TextSource(ExampleSource):
 
     Args:
         texts: one per example; ``None`` for one that is missing.
-        labels: one per text, in any form that :func:`class_indices` takes.
+        labels: one per text, in any form that :func:`class_indices` takes; ``None`` if they play no
+            part, and each is -1.
         spec: as the user named it.
         classes: names, position = label.
         ids: one per text; positions if there are none.
@@ -78,10 +79,12 @@ class TextSource(ExampleSource):
         if not self._texts:
             raise DataError(f"no examples in {spec}: there are no texts")
         check_are_texts(self._texts, spec)
-        where = f"the labels of {spec}"
-        values, names = _counted_from_1(labels, classes, where)
-        _check_are_classes(values, names, where)
-        self.labels, self.classes = class_indices(values, classes=names, where=where)
+        self.labels, self.classes = np.full(len(self._texts), -1), tuple(classes or ())
+        if labels is not None:
+            where = f"the labels of {spec}"
+            values, names = _counted_from_1(labels, classes, where)
+            _check_are_classes(values, names, where)
+            self.labels, self.classes = class_indices(values, classes=names, where=where)
         if len(self.labels) != len(self._texts):
             raise DataError(
                 f"expected one label per text, got {len(self._texts):,} texts and "
@@ -152,6 +155,8 @@ def text_file(file: Path, *, spec: str, **options: Any) -> TextSource:
     """Texts of a CSV, TSV or JSONL file; see :func:`text_columns`."""
     columns = table_columns(file, spec)
     source = text_columns(columns, spec=spec, **options)
+    if not options.get("labelled", True):
+        return source
     form = "lines" if file.suffix.lower() in JSON_SUFFIXES else "list"
     source.label_place = _place(form, (file,), file, columns, spec, **options)
     return source
@@ -171,6 +176,8 @@ def text_parquet(files: Sequence[Path], *, spec: str, **options: Any) -> TextSou
     names = None if label is None else stored_class_names(schema, label)
     options["classes"] = options.get("classes") or names
     source = text_columns(columns, spec=spec, **options)
+    if not options.get("labelled", True):
+        return source
     root = existing(spec) if os.path.exists(spec) else files[0].parent  # a pattern has no place
     source.label_place = _place("parquet", tuple(files), root, columns, spec, **options)
     return source
@@ -194,6 +201,7 @@ def text_columns(
     classes: Sequence[str] | None,
     split: str | None,
     max_tokens: int | None,
+    labelled: bool = True,
 ) -> TextSource:
     """Texts and labels among columns of equal length.
 
@@ -205,22 +213,24 @@ def text_columns(
         classes: names, position = label.
         split: rows to keep, by a column ``split``.
         max_tokens: most tokens of a text that a model is to see.
+        labelled: whether labels play a part; without them every label is -1.
 
     Raises:
         DataError: there is no such column.
     """
     header = list(columns)
     texts = columns[table_column(header, text, TEXTS, "text", spec)]
-    label_name = table_column(header, label, LABELS, "label", spec)
-    values = np.empty(len(texts), dtype=object)
-    values[:] = [_plain(value) for value in columns[label_name]]
     kept = rows_of_split(columns, split, spec)
-    classes = classes_of_all(values, kept, classes, spec)
+    values = np.empty(len(texts), dtype=object)
+    if labelled:
+        label_name = table_column(header, label, LABELS, "label", spec)
+        values[:] = [_plain(value) for value in columns[label_name]]
+        classes = classes_of_all(values, kept, classes, spec)
     rows = range(len(texts)) if kept is None else kept.tolist()
     ids = columns.get("id")
     return TextSource(
         [texts[row] for row in rows],
-        [values[row] for row in rows],
+        [values[row] for row in rows] if labelled else None,
         spec=spec,
         classes=classes,
         ids=None if ids is None else [_id(ids[row], row) for row in rows],

@@ -57,8 +57,10 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
         return _frame_of_embeddings(data, options)
     if are_texts(data) and options.are_sentences:
         return sentences_in_list(data, options)
-    if are_texts(data) and options.labels is not None:
-        values = plain_array(options.labels, names=LABEL_NAMES, option="labels")
+    if are_texts(data) and (options.labels is not None or not options.labelled):
+        values = None
+        if options.labelled:
+            values = plain_array(options.labels, names=LABEL_NAMES, option="labels")
         return TextSource(
             data, values, spec=name, classes=options.classes, max_tokens=options.max_tokens
         )

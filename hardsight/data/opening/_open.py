@@ -95,6 +95,7 @@ class Options:
     max_tokens: int | None = None
     tokens: bool | None = None
     target: Any = None
+    labelled: bool = True  # texts may have no labels, if these play no part
 
     @property
     def are_sentences(self) -> bool:
@@ -105,7 +106,7 @@ class Options:
         """What :func:`text_columns` takes."""
         return {
             "text": self.text_column, "label": self.label_column, "classes": self.classes,
-            "split": self.split, "max_tokens": self.max_tokens,
+            "split": self.split, "max_tokens": self.max_tokens, "labelled": self.labelled,
         }  # fmt: skip
 
     def check_used(self, source: Any) -> None:
@@ -233,12 +234,17 @@ def open_source(
     # each says what the examples are
     if text_column is not None and image_column is not None:
         raise OptionError("text_column and image_column both name the examples; leave one out")
-    is_named = isinstance(data, str | os.PathLike)
-    source = _named(os.fspath(data), options) if is_named else source_of_object(data, options)
-    options.check_used(source)
+    source = _opened(data, options)
     for decisions in _patches(patch):  # decisions are about all of the data
         source = _with_patch(source, decisions)
     return source if rows is None else _with_rows(source, rows)
+
+
+def _opened(data: Any, options: Options) -> ExampleSource | EmbeddingSource:
+    is_named = isinstance(data, str | os.PathLike)
+    source = _named(os.fspath(data), options) if is_named else source_of_object(data, options)
+    options.check_used(source)
+    return source
 
 
 def _patches(given: Any) -> list[Patch]:
@@ -300,24 +306,35 @@ def unlabelled_source(
     split: str | None = None,
     classes: Sequence[str] | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    text_column: str | None = None,
+    max_tokens: int | None = None,
 ) -> ExampleSource | EmbeddingSource:
     """Data whose labels play no part: images below a folder as they lie, or any other form.
 
     Args:
-        data: a folder of images, in class folders or not, or anything :func:`open_source` takes.
+        data: a folder of images, in class folders or not; texts with labels or without; or
+            anything :func:`open_source` takes.
         split: of data that has several.
         classes: names of the classes, position = label, for forms that have labels.
         data_root: folder with a folder per named dataset.
+        text_column: column that holds the texts, if it has another name than ``text``.
+        max_tokens: most tokens of a text that a model is to see; by default its own limit.
     """
-    if isinstance(data, str | os.PathLike) and data not in DATASETS:
+    is_file = isinstance(data, str | os.PathLike) and text_column is None
+    if is_file and data not in DATASETS:
         # a folder that is not one of class folders, parquet or idx files: pictures as they lie
         folder = Path(data) / (split or "")
-        stored = (
-            name for pattern in ("*.parquet", f"*{TAR}", "*idx*") for name in folder.glob(pattern)
-        )
+        patterns = ("*.parquet", f"*{TAR}", "*idx*", f"*{GRAPHS}")
+        stored = (name for pattern in patterns for name in folder.glob(pattern))
         if folder.is_dir() and not any(stored):
             return UnlabelledFolder(folder, spec=os.fspath(data))
-    return open_source(data, split=split, classes=classes, data_root=data_root)
+    return _opened(
+        data,
+        Options(
+            split, None, None, None, classes, data_root, text_column, max_tokens=max_tokens,
+            labelled=False,
+        ),
+    )  # fmt: skip
 
 
 def _with_rows(

@@ -8,7 +8,7 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -22,9 +22,10 @@ from hardsight.data import (
     ExampleSource,
     group_columns,
     open_source,
+    unlabelled_source,
 )
 from hardsight.data.pixels import PixelOptions, decisive
-from hardsight.errors import OptionError
+from hardsight.errors import DataError, HardsightError, OptionError
 from hardsight.evaluate import DEFINITIONS
 from hardsight.models import is_as_made
 from hardsight.notebook import shown
@@ -42,9 +43,9 @@ from hardsight.run.loop import (
     ClassOrder,
     chosen_device,
     decoded_once,
+    length_of,
     stated_classes,
 )
-from hardsight.run.score import length_of
 from hardsight.run_folder import EVALUATE, RunFolder, values_digest, write_text, writing
 
 CARD = "card.json"
@@ -301,7 +302,7 @@ def evaluation_card(
         roots = _roots(data_root, data, *others, train)
         columns = (text_column, label_column)
         source = _examples(data, split, classes, roots, columns)
-        foreign = [_examples(data_set, ood_split, None, roots, columns) for data_set in others]
+        foreign = [_foreign(data_set, ood_split, roots, columns) for data_set in others]
         training = None
         if train is not None:
             training = _examples(train, train_split, classes, roots, columns)
@@ -497,6 +498,20 @@ def _examples(
             "`hardsight score` gives its tokens a row each"
         )
     return source
+
+
+def _foreign(
+    data: Any, split: str | None, roots: dict[str, Any], columns: tuple[str | None, str | None]
+) -> ExampleSource:
+    """Foreign data, of which no label is used, so that it may have none."""
+    try:
+        return _examples(data, split, None, roots, columns)
+    except DataError:
+        with suppress(HardsightError):
+            source = unlabelled_source(data, split=split, text_column=columns[0])
+            if isinstance(source, ExampleSource):
+                return decoded_once(source)
+        raise
 
 
 def _data_facts(

@@ -17,8 +17,7 @@ from torch import Tensor
 from hardsight.data import Batch, ExampleSource, batches
 from hardsight.errors import DataError, ShapeError
 from hardsight.run.evaluate._subjects import Subject
-from hardsight.run.loop import ModelPass, Outputs, check_labels, moved, parameters
-from hardsight.run.score import length_of
+from hardsight.run.loop import ModelPass, Outputs, check_labels, length_of, moved, parameters
 
 
 def collected(

@@ -31,8 +31,14 @@ from hardsight.run.evaluate._numbers import (
 )
 from hardsight.run.evaluate._pass import collected, spread_positions
 from hardsight.run.evaluate._subjects import Subject
-from hardsight.run.loop import Outputs, chosen_workers, memory_errors, progress
-from hardsight.run.score import length_of
+from hardsight.run.loop import (
+    Outputs,
+    batches_at_once,
+    length_of,
+    loader_processes,
+    memory_errors,
+    progress,
+)
 
 
 class Study:
@@ -114,16 +120,15 @@ class Study:
 
     def _pass(self, subject: Subject, source: ExampleSource, *, own: bool = True) -> Outputs:
         number = len(list(self.folder.iterdir()))
-        length, kind = length_of(source), subject.kind
+        read = subject.reading(source)
+        length = length_of(source)
         with progress(f"{subject.name}: {source.spec}", total=length, show=self.show) as advance:
             outputs = collected(
                 subject,
-                subject.reading(source),
+                read,
                 self.folder / str(number),
-                batch_size=self.batch_size * (1 if kind is None else kind.batches_at_once),
-                workers=0
-                if self.workers is None and kind is not None and not kind.in_processes
-                else chosen_workers(self.workers, length=length),
+                batch_size=self.batch_size * batches_at_once(read),
+                workers=loader_processes(self.workers, read),
                 advance=advance,
                 has_own_labels=own,
             )

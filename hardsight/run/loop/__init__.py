@@ -16,6 +16,7 @@ from hardsight.run.loop._model import ModelTraits as ModelTraits
 from hardsight.run.loop._model import Need as Need
 from hardsight.run.loop._model import loaded_model as loaded_model
 from hardsight.run.loop._model import model_at_work as model_at_work
+from hardsight.run.loop._model import read_tokenizer as read_tokenizer
 from hardsight.run.loop._model import returning as returning
 from hardsight.run.loop._outputs import Outputs as Outputs
 from hardsight.run.loop._outputs import gathered as gathered
@@ -23,6 +24,7 @@ from hardsight.run.loop._outputs import parameters as parameters
 from hardsight.run.loop._pass import Advance as Advance
 from hardsight.run.loop._pass import ModelPass as ModelPass
 from hardsight.run.loop._pass import Passed as Passed
+from hardsight.run.loop._pass import batches_at_once as batches_at_once
 from hardsight.run.loop._pass import borrowed as borrowed
 from hardsight.run.loop._pass import chosen_device as chosen_device
 from hardsight.run.loop._pass import chosen_layout as chosen_layout
@@ -32,6 +34,8 @@ from hardsight.run.loop._pass import decoded_once as decoded_once
 from hardsight.run.loop._pass import forward_context as forward_context
 from hardsight.run.loop._pass import free_bytes as free_bytes
 from hardsight.run.loop._pass import generator as generator
+from hardsight.run.loop._pass import length_of as length_of
+from hardsight.run.loop._pass import loader_processes as loader_processes
 from hardsight.run.loop._pass import memory_errors as memory_errors
 from hardsight.run.loop._pass import model_errors as model_errors
 from hardsight.run.loop._pass import moved as moved

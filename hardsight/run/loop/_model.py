@@ -44,7 +44,7 @@ from hardsight.heads import (
     verify_head,
     which_output,
 )
-from hardsight.models import ClassNames, LoadedModel, load_model
+from hardsight.models import ClassNames, LoadedModel, load_model, stored_tokenizer
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop._pass import (
     borrowed,
@@ -570,6 +570,20 @@ def model_at_work(
             source = source.of_kind(source.kind.without_padding())
         stack.enter_context(returning(network, traits.output))
         yield ModelAtWork(loaded, network, how, names, traits, source, placed)
+
+
+def read_tokenizer(tokenizer: Any, trust_remote_code: bool) -> Any:
+    """A tokenizer, by itself or by its folder.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if not isinstance(tokenizer, str | os.PathLike):
+        return tokenizer
+    loaded = stored_tokenizer(os.fspath(tokenizer), trust_remote_code=trust_remote_code)
+    if loaded is None:
+        raise OptionError(f"no tokenizer in {tokenizer}: expected what save_pretrained() writes")
+    return loaded
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from hardsight.data import (
 from hardsight.data.source import Parts
 from hardsight.errors import (
     BadExampleError,
+    DataError,
     HardsightError,
     ModelError,
     OptionError,
@@ -213,6 +214,26 @@ def chosen_workers(workers: int | None, *, length: int | None) -> int:
     if length is not None and length < 2048:
         return 0
     return max(1, min(8, (os.cpu_count() or 1) // 2))
+
+
+def length_of(source: ExampleSource | EmbeddingSource) -> int | None:
+    """Number of examples; ``None`` for a stream that does not know."""
+    try:
+        return len(source)
+    except (TypeError, DataError):
+        return None
+
+
+def loader_processes(workers: int | None, source: ExampleSource) -> int:
+    """Loader processes for a source; none by default if it is read faster than it is sent."""
+    if workers is None and source.kind is not None and not source.kind.in_processes:
+        return 0
+    return chosen_workers(workers, length=length_of(source))
+
+
+def batches_at_once(source: ExampleSource) -> int:
+    """How many batches are read together, so that examples of like length go together."""
+    return 1 if source.kind is None else source.kind.batches_at_once
 
 
 def decoded_once(source: Source, *, workers: int | None = None, show: bool | None = None) -> Source:

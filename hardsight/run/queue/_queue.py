@@ -19,17 +19,20 @@ from torch import Tensor, nn
 from hardsight._checks import checked_options, versions, warn
 from hardsight.data import EmbeddingSource, ExampleSource, open_source, unlabelled_source
 from hardsight.data.pixels import PixelOptions
-from hardsight.errors import DataError, OptionError, RunExistsError
+from hardsight.data.texts import TRUNCATED
+from hardsight.errors import DataError, HardsightError, OptionError, RunExistsError
 from hardsight.geometry import pairwise_angles
 from hardsight.heads import Head
 from hardsight.registry import ColumnSpec, described
 from hardsight.run.loop import (
     ModelAtWork,
     ModelPass,
+    batches_at_once,
     chosen_device,
-    chosen_workers,
+    loader_processes,
     model_at_work,
     progress,
+    read_tokenizer,
     stated_classes,
 )
 from hardsight.run.queue._rank import RULES, ranked
@@ -53,6 +56,9 @@ def queue(
     output: int | str | None = None,
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    text_column: str | None = None,
+    tokenizer: Any = None,
+    max_tokens: int | None = None,
     num_classes: int | None = None,
     size: int | tuple[int, int] | None = None,
     mean: tuple[float, ...] | None = None,
@@ -84,12 +90,14 @@ def queue(
     Args:
         model: folder of a trained model, a name such as ``resnet18``, ``file.py:factory``,
             ``timm:NAME`` or the like. In Python also any ``nn.Module``.
-        data: the pool: a folder of images, or any data that score takes; its labels play no part.
+        data: the pool: a folder of images, a file of texts, or any data that score takes; its
+            labels play no part.
         budget: how many examples to label.
         by: the rule: ``margin``, ``entropy``, ``angular_margin``, ``avc``, ``coverage`` or
             ``random``.
         balanced: mix classes: the same number of every predicted class, as far as there are any.
-        unlabelled: take all images below the folder as they lie, in class folders or not.
+        unlabelled: take all images below the folder as they lie, in class folders or not, or the
+            texts of a file without labels. In Python also a list of texts.
         out: file to write, .parquet. In Python ``None`` keeps the table in memory.
         overwrite: replace the file at ``out``.
         weights: the model's weights: safetensors, or a torch file of tensors, loaded without
@@ -98,6 +106,12 @@ def queue(
         output: the model's output that holds the logits, by key, attribute or position.
         split: split of data that has several, such as train.
         data_root: folder above those of named datasets, such as cifar10/.
+        text_column: column of a ``.csv``, ``.jsonl`` or ``.parquet`` file that holds the texts, if
+            it is not called text.
+        tokenizer: folder of a text model's tokenizer; by default the one beside the
+            model. In Python also the tokenizer itself.
+        max_tokens: most tokens per text that the model sees; by default as many as it takes.
+            Longer texts are cut, and a warning says how many.
         num_classes: number of classes, for a model factory that takes it.
         size: input size of the model, height and width or one number for both.
         mean: mean to subtract, per channel on the pixel scale 0..1, instead of the model's own.
@@ -136,13 +150,15 @@ def queue(
     if budget < 1:
         raise OptionError(f"expected a budget of at least 1, got {budget}")
     file = None if out is None else _free_file(Path(out), overwrite)
-    source = _pool(data, unlabelled, split=split, data_root=data_root)
+    asked = {"split": split, "text_column": text_column, "max_tokens": max_tokens}
+    source = _pool(data, unlabelled, data_root=data_root, **asked)
     if budget > len(source):
         raise OptionError(
             f"expected a budget of at most the {len(source):,} examples of {source.spec}, got "
             f"{budget:,}"
         )
     place = chosen_device(str(device))
+    batch_size = batch_size or (256 if place.type == "cuda" else 64)
     with ExitStack() as stack:
         work = model_at_work(
             os.fspath(model) if isinstance(model, os.PathLike) else model,
@@ -151,23 +167,24 @@ def queue(
             device=place, weights=weights, preprocessing=None,
             class_names=stated_classes(model_classes), head=head, output=output,
             num_classes=num_classes, seed=seed, trust_remote_code=trust_remote_code,
+            batch_size=batch_size, reader=read_tokenizer(tokenizer, trust_remote_code),
         )  # fmt: skip
         ready = stack.enter_context(work)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-"))
         seen = _Seen(
-            ready, source, Path(folder) / "embeddings" if by == "coverage" else None,
-            device=place, batch_size=batch_size or (256 if place.type == "cuda" else 64),
-            workers=chosen_workers(workers, length=len(source)), show=show_progress,
+            ready, Path(folder) / "embeddings" if by == "coverage" else None, device=place,
+            batch_size=batch_size, workers=workers, show=show_progress,
         )  # fmt: skip
-        seen.warn_of_left_out(source)
+        seen.warn_of_left_out()
         chosen = ranked(
             seen.columns, seen.predictions, budget=budget, by=by, balanced=balanced,
             embeddings=seen.embeddings(), seed=seed,
         )  # fmt: skip
         named = [] if ready.class_names is None else list(ready.class_names.names)
         about = {
-            "data": {"spec": source.spec, "split": split, "fingerprint": source.fingerprint(),
-                     "unlabelled": unlabelled},
+            "data": {"spec": source.spec, "fingerprint": source.fingerprint(),
+                     "unlabelled": unlabelled, "split": split,
+                     **{name: value for name, value in asked.items() if value is not None}},
             "queue": {"by": by, "budget": budget, "balanced": balanced, "seed": seed,
                       "pool": len(source), "unreadable": seen.errors},
             "model": ready.facts(),
@@ -192,13 +209,34 @@ def _free_file(file: Path, overwrite: bool) -> Path:
 
 
 def _pool(data: Any, unlabelled: bool, **options: Any) -> ExampleSource:
-    opened = unlabelled_source(data, **options) if unlabelled else open_source(data, **options)
+    try:
+        opened = (unlabelled_source if unlabelled else open_source)(data, **options)
+    except DataError as err:
+        if unlabelled or not _opens_unlabelled(data, **options):
+            raise
+        raise DataError(
+            f"{err}; or pass unlabelled=True (--unlabelled), since a pool needs no labels"
+        ) from err
     if isinstance(opened, EmbeddingSource) or opened.is_stream:
         kind = "embeddings" if isinstance(opened, EmbeddingSource) else "a stream"
         raise DataError(f"{opened.spec} holds {kind}; a pool needs examples by position")
+    if opened.kind is not None and opened.kind.task != "classify":
+        raise DataError(
+            f"{opened.spec} holds sentences whose tokens a language model predicts; a queue is of "
+            "examples that get one label each"
+        )
     if not len(opened):
         raise DataError(f"the pool {opened.spec} has no examples")
     return opened
+
+
+def _opens_unlabelled(data: Any, **options: Any) -> bool:
+    """Whether labels are all that data lacks."""
+    try:
+        unlabelled_source(data, **options)
+    except HardsightError:
+        return False
+    return True
 
 
 class _Seen:
@@ -207,31 +245,32 @@ class _Seen:
     def __init__(
         self,
         ready: ModelAtWork,
-        source: ExampleSource,
         file: Path | None,
         *,
         device: torch.device,
         batch_size: int,
-        workers: int,
+        workers: int | None,
         show: bool | None,
     ) -> None:
         head = ready.traits.head
         assert head is not None
-        self._head, self._file, self.errors = head, file, 0
+        source = ready.source
+        self._head, self._file, self._source, self.errors, self._cut = head, file, source, 0, 0
         kept: dict[str, NDArray[Any]] = {}
         count = 0
-        pool = source.without_labels()
         with (
             nullcontext() if file is None else file.open("wb") as sink,
             ModelPass(ready.network, head, device=device) as running,
             progress(f"reading {source.spec}", total=len(source), show=show) as advance,
         ):
             for passed in running.over(
-                pool, ready.preprocessing, num_classes=head.num_classes, batch_size=batch_size,
-                workers=workers,
+                source.without_labels(), ready.preprocessing, num_classes=head.num_classes,
+                batch_size=batch_size * batches_at_once(source),
+                workers=loader_processes(workers, source),
             ):  # fmt: skip
                 advance(passed.positions)
                 self.errors += len(passed.batch.errors)
+                self._cut += int(passed.batch.noticed.get(TRUNCATED, torch.zeros(1)).sum())
                 if len(passed.batch.index):
                     assert passed.embeddings is not None
                     measured = {
@@ -261,14 +300,20 @@ class _Seen:
         shape = (len(self.positions), self._head.width)
         return np.memmap(self._file, dtype=np.float32, mode="r", shape=shape)
 
-    def warn_of_left_out(self, source: ExampleSource) -> None:
-        """Warn of examples that nobody would be asked about, however much they need a label."""
+    def warn_of_left_out(self) -> None:
+        """Warn of examples that nobody would be asked about, however much they need a label.
+
+        And of texts that the model has not seen to their end.
+        """
         blank = int((self.predictions < 0).sum())
+        whole = f"of the {len(self._source):,} examples of {self._source.spec}"
         if self.errors or blank:
             warn(
-                f"{self.errors + blank:,} of the {len(source):,} examples of {source.spec} cannot "
-                f"be queued: {self.errors:,} could not be read, and {blank:,} have no finite output"
+                f"{self.errors + blank:,} {whole} cannot be queued: {self.errors:,} could not be "
+                f"read, and {blank:,} have no finite output"
             )
+        if self._cut:
+            warn(f"{self._cut:,} {whole} are longer than the model takes, and were cut")
 
 
 def _space(length: int, part: Tensor) -> NDArray[Any]:

@@ -150,7 +150,8 @@ def _estimator_at_work(
         HeadError: a score is asked for that it cannot give.
     """
     estimator = Estimator(model)
-    rows, values, ids, named = _opened(data, labels, estimator, classes=classes, **options)
+    opened = _opened(data, labels, estimator, classes=classes, **options)
+    rows, values, ids, named, made_of = opened
     # names of the data speak for themselves
     by_value = class_order != "position" and named is None
     known = estimator.class_names if stated is None else stated
@@ -169,6 +170,9 @@ def _estimator_at_work(
     texts = rows.at(slice(0, len(rows)))
     if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
         source.shown = TextSource(texts, indices, spec=source.spec, classes=names, ids=ids)
+    # a patch of the run is about the file itself, if its classes have the same numbers there
+    if made_of is not None and made_of.classes == names:
+        source.made_of = made_of
     if chosen is not None:
         picked = open_source(source, rows=chosen)
         assert isinstance(picked, EmbeddingSource)
@@ -229,8 +233,8 @@ class ProbabilityScorer(Scorer):
 
 def _opened(
     data: Any, labels: Any, estimator: Estimator, *, classes: Sequence[str] | None, **options: Any
-) -> tuple[FeatureRows, Any, Any, tuple[str, ...] | None]:
-    """Rows, labels, ids, and the names of the labels if the data or the user has them."""
+) -> tuple[FeatureRows, Any, Any, tuple[str, ...] | None, TextSource | None]:
+    """Rows, labels, ids, names of the labels if the data or the user has them, and named texts."""
     stated = None if classes is None else tuple(str(name) for name in classes)
     if not isinstance(data, str | os.PathLike | ExampleSource | EmbeddingSource):
         stray = [name for name, value in options.items() if value is not None]
@@ -243,19 +247,19 @@ def _opened(
         rows, values, ids = feature_rows(
             data, given, columns=estimator.columns, width=estimator.width
         )
-        return rows, values, ids, stated
+        return rows, values, ids, stated, None
     source = open_source(data, labels=labels, classes=classes, **options)
     if isinstance(source, EmbeddingSource):
         whole = source.chunk(0, len(source))
         ids = source.ids(0, len(source)).to_pylist()
-        return FeatureRows(in_memory(whole)), source.labels, ids, source.classes
+        return FeatureRows(in_memory(whole)), source.labels, ids, source.classes, None
     if not isinstance(source, TextSource):
         raise DataError(
             f"{estimator.name} takes rows of features, and {source.spec} holds pictures; pass "
             "arrays, a data frame or stored embeddings, and labels=y"
         )
     ids = [source.id_of(at) for at in range(len(source))]
-    return FeatureRows(source.texts), source.labels, ids, source.classes
+    return FeatureRows(source.texts), source.labels, ids, source.classes, source
 
 
 def _spec(data: Any) -> str:

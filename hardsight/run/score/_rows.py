@@ -38,6 +38,7 @@ from hardsight.run.loop import (
     Need,
     Passed,
     check_labels,
+    length_of,
     pictures,
     progress,
 )
@@ -458,14 +459,6 @@ def _norms_and_labels(rows: pa.Table) -> tuple[Tensor, Tensor]:
 def _count(column: pa.ChunkedArray) -> int:
     """How many values are true."""
     return pc.sum(column.cast(pa.int64())).as_py() or 0
-
-
-def length_of(source: Source) -> int | None:
-    """Number of examples; ``None`` for a stream that does not know."""
-    try:
-        return len(source)
-    except (TypeError, DataError):
-        return None
 
 
 def _rows_said(source: Source) -> int | None:

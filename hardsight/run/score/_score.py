@@ -22,19 +22,21 @@ from hardsight.data import (
 from hardsight.data.pixels import PixelOptions
 from hardsight.errors import OptionError
 from hardsight.heads import Head
-from hardsight.models import ClassNames, is_as_made, is_estimator, stored_tokenizer
+from hardsight.models import ClassNames, is_as_made, is_estimator
 from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
     OUT_OF_SAMPLE,
+    batches_at_once,
     check_fold_count,
     chosen_device,
     chosen_precision,
-    chosen_workers,
     decoded_once,
+    loader_processes,
     matched_classes,
     model_at_work,
+    read_tokenizer,
     stated_classes,
 )
 from hardsight.run.score._asked import Asked, Ready, refuse_folds
@@ -49,7 +51,6 @@ from hardsight.run.score._rows import (
     ScorePlan,
     ScoreRun,
     ScoreWork,
-    length_of,
     naming_other_scores,
 )
 from hardsight.run.score._stored import by_stored_head
@@ -487,7 +488,7 @@ def _by_model(
         # of a single row a scaled head cannot be told from other layers
         at_once=min(8, max(2, batch_size)), num_classes=asked.num_classes, seed=asked.seed,
         trust_remote_code=asked.trust_remote_code, batch_size=batch_size,
-        reader=_reader(asked.tokenizer, asked.trust_remote_code),
+        reader=read_tokenizer(asked.tokenizer, asked.trust_remote_code),
     )  # fmt: skip
     with naming_other_scores():
         ready = stack.enter_context(work)
@@ -498,8 +499,8 @@ def _by_model(
         plan,
         device=place,
         precision=chosen_precision(asked.precision, place),
-        batch_size=batch_size * (1 if source.kind is None else source.kind.batches_at_once),
-        workers=_processes(asked.workers, source),
+        batch_size=batch_size * batches_at_once(source),
+        workers=loader_processes(asked.workers, source),
         strict=asked.strict,
         goes_on="" if asked.out is None else _GOES_ON,
         keep_embeddings=asked.keep_embeddings,
@@ -572,23 +573,6 @@ def _check_engine(asked: Mapping[str, Any]) -> None:
             "out_of_sample fits its heads in this process, so that it cannot be used with "
             "engine='ray'; leave one of them out"
         )
-
-
-def _reader(tokenizer: Any, trust_remote_code: bool) -> Any:
-    """A tokenizer, by itself or by its folder."""
-    if not isinstance(tokenizer, str | os.PathLike):
-        return tokenizer
-    loaded = stored_tokenizer(os.fspath(tokenizer), trust_remote_code=trust_remote_code)
-    if loaded is None:
-        raise OptionError(f"no tokenizer in {tokenizer}: expected what save_pretrained() writes")
-    return loaded
-
-
-def _processes(workers: int | None, source: ExampleSource) -> int:
-    """Loader processes; none by default for examples that are read faster than they are sent."""
-    if workers is None and source.kind is not None and not source.kind.in_processes:
-        return 0
-    return chosen_workers(workers, length=length_of(source))
 
 
 def _sample_of_folds(sample: str) -> str:

@@ -310,9 +310,8 @@ class StreamedBatches(TrainBatches):
         parts = self.parts(draws)
         size = max((len(part.order) for part in parts), default=1)
         order = torch.cat([part.order for part in parts])
-        batches = loaded(
-            self._data, order, batch_size=size, workers=self._workers, pin=self.device.type == "cuda"
-        )
+        pin, workers = self.device.type == "cuda", self._workers
+        batches = loaded(self._data, order, batch_size=size, workers=workers, pin=pin)
         for part, (index, images, labels) in zip(parts, batches, strict=True):
             images = images.to(self.device, non_blocking=True)
             if images.ndim == 4:

@@ -204,7 +204,7 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     data, split = config.data, config.data.test_split or config.data.split
     words = ["--data", data.name]
     words += ["--split", split] if split else []
-    for key, value in (*_columns(data), ("tokenizer", data.tokenizer)):
+    for key, value in (*stated_columns(data), ("tokenizer", data.tokenizer)):
         words += ["--" + key.replace("_", "-"), str(value)] if value is not None else []
     words += ["--data-root", data.root] if data.root else []
     if data.patch is not None and data.test_split is None:
@@ -216,7 +216,7 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
 
 
-def _columns(data: DataConfig) -> list[tuple[str, Any]]:
+def stated_columns(data: DataConfig) -> list[tuple[str, Any]]:
     """Which columns of a table are what, as far as the recipe says."""
     keys = ("text_column", "label_column", "image_column", "max_tokens")
     return [(key, getattr(data, key)) for key in keys]
@@ -287,9 +287,10 @@ def write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> Non
         "data": {"spec": source.spec, "fingerprint": source.fingerprint()},
         "sample": "out-of-sample",
     }
-    folder.mkdir(parents=True, exist_ok=True)
     rows = with_metadata(rows, facts)
-    write_parquet(folder / _EXAMPLES, [rows], rows.schema, compression="snappy")
+    with writing(folder, step=AGAIN):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_parquet(folder / _EXAMPLES, [rows], rows.schema, compression="snappy")
 
 
 def kept_dynamics(
@@ -309,7 +310,7 @@ def kept_dynamics(
             "spec": config.data.name,
             "split": config.data.split,
             "fingerprint": sources.fingerprint,
-            **{key: value for key, value in _columns(config.data) if value is not None},
+            **{key: value for key, value in stated_columns(config.data) if value is not None},
             "patches": list(sources.train.source.patches),
         },
         "class_order": None if sources.order is None else sources.order.facts(),

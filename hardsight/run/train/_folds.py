@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import os
 import shlex
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,8 @@ from hardsight._checks import versions, warn
 from hardsight.config import defaults_of
 from hardsight.data import ExampleSource, data_marks
 from hardsight.data.source import shared_examples
-from hardsight.errors import ConfigError
+from hardsight.data.texts import TRUNCATED
+from hardsight.models import load_model
 from hardsight.notebook import shown
 from hardsight.run.loop import (
     OUT_OF_SAMPLE,
@@ -32,7 +34,7 @@ from hardsight.run.loop import (
 from hardsight.run.score import score
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._data import PartOfData, training_split
-from hardsight.run.train._folder import MAY_CHANGE
+from hardsight.run.train._folder import MAY_CHANGE, stated_columns
 from hardsight.run.train._train import TrainResult, run_recipe
 from hardsight.run_folder import (
     AGAIN,
@@ -105,11 +107,6 @@ def run_folds(
     reads = (data, validation)
     with run.claimed(FOLDS, reads=reads, resume=config.resume, overwrite=config.overwrite):
         source = training_split(config.data, data, rows=rows)
-        if source.kind is not None:
-            raise ConfigError(
-                f"folds needs pictures, arrays or a dataset of your own, and {source.spec} holds "
-                "examples of another kind; split it yourself, train on one part and score the other"
-            )
         folds = folds_of(
             source.labels, config.folds, seed=config.seed, classes=source.named_classes,
             spec=source.spec,
@@ -202,6 +199,7 @@ class _Fold:
             model_classes=trained.classes,
             head=config.head,
             output=config.output,
+            tokenizer=self._tokenizer(trained),
             device=config.device,
             precision=config.precision,
             workers=config.workers,
@@ -215,6 +213,17 @@ class _Fold:
         )
         remove(self.folder / "model" / "checkpoints")  # for training to go on from; the model stays
         return table
+
+    def _tokenizer(self, trained: TrainResult) -> Any:
+        """What reads the texts; ``None`` for other examples."""
+        if self.source.kind is None or not self.source.kind.has_words:
+            return None
+        if self.config.data.tokenizer is not None:
+            return self.config.data.tokenizer
+        # of the model that the training began with: a folder names it, a module does not keep it
+        return load_model(
+            os.fspath(trained.folder), trust_remote_code=self.config.model.trust_remote_code
+        ).tokenizer
 
     def _trained(self) -> TrainResult:
         config = dataclasses.replace(
@@ -303,6 +312,7 @@ def _about(
         "data": {
             "spec": config.data.name,
             "split": config.data.split,
+            **{key: value for key, value in stated_columns(config.data) if value is not None},
             "fingerprint": marks["data"],
             "named": len(source.classes),
             "rows": sum(rows) + unscored,
@@ -313,6 +323,10 @@ def _about(
         "counts": {
             "errors": unscored,
             "non_finite": sum(part["counts"]["non_finite"] for part in parts),
+            **{
+                name: sum(part["counts"][name] for part in parts)
+                for name in parts[0]["counts"].keys() & {TRUNCATED}
+            },
         },
         "bias": {"flip_rate": sum(flips) / sum(rows)},
     }

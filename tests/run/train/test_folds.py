@@ -16,7 +16,9 @@ from torch import nn
 import hardsight as hs
 from hardsight.cli import main
 from hardsight.errors import ConfigError, DataError, HardsightWarning
+from hardsight.models import load_model
 from hardsight.run.loop import folds_of
+from tests._texts import reviews, saved, tokenizer
 from tests.review import made
 
 QUICK = {"epochs": 2, "batch_size": 16, "device": "cpu", "workers": 0, "show_progress": False}
@@ -224,6 +226,34 @@ def test_a_killed_run_goes_on_fold_by_fold_to_the_same_table(images, net, tmp_pa
     pairs = (hs.read_table(run).to_pandas() for run in (out, whole))
     ours, theirs = (frame.select_dtypes("number") for frame in pairs)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_texts_are_scored_by_the_model_that_did_not_see_them(tmp_path):
+    saved(tmp_path / "bert", "bert")
+    texts, labels = reviews(24)
+    rows = [f"{text},{label}" for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["review,stars", *rows]))
+    done = hs.train(
+        f"hf:{tmp_path / 'bert'}", tmp_path / "reviews.csv", text_column="review",
+        label_column="stars", max_tokens=16, folds=2, out=tmp_path / "run", **QUICK | {"epochs": 1},
+    )  # fmt: skip
+    words, about = tokenizer(16), done.table.metadata
+    assert about["data"]["text_column"] == "review"
+    assert about["counts"]["truncated"] == sum(
+        len(tokenizer()(text).input_ids) > 16 for text in texts
+    )
+    for fold in (1, 2):
+        model = load_model(str(done.folder / "folds" / f"fold-{fold}" / "model")).model.eval()
+        own = done.table.column("fold") == fold
+        for at in done.table.column("index")[own].tolist():
+            given = words(texts[at], truncation=True, return_tensors="pt")
+            with torch.no_grad():
+                probs = model(**given).logits[0].softmax(dim=0)
+            row = np.flatnonzero(done.table.column("index") == at)[0]
+            confidence = done.table.column("model_confidence")[row]
+            assert confidence == pytest.approx(
+                float(probs[done.table.column("label")[row]]), abs=1e-5
+            )
 
 
 def test_copies_in_other_folds_are_told_of(images, net, tmp_path):
