@@ -169,12 +169,13 @@ class _KeptClasses:
         pairs = zip(classes[at].tolist(), angles[at].tolist(), strict=True)
         return [{"label": label, "angle": angle} for label, angle in pairs]
 
-    def _contents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _contents(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """The index of every row, and where the groups of the file begin."""
         with open_parquet(self._file) as opened:
             groups = range(opened.metadata.num_row_groups)
             counts = [opened.metadata.row_group(at).num_rows for at in groups]
-            index = np.from_dlpack(opened.read(["index"]).column("index").combine_chunks())
+            stored = opened.read(["index"]).column("index").combine_chunks()
+        index: NDArray[Any] = np.from_dlpack(stored)
         return index, np.cumsum([0, *counts])
 
     def _rows_of(self, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
