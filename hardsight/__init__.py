@@ -6,7 +6,7 @@ Importing this package is cheap: subpackages and the verbs below load when first
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hardsight import data as data

@@ -408,6 +408,11 @@ def _callers_level() -> int:
     return level
 
 
+def first_line(err: BaseException) -> str:
+    """The first line of what an exception says; its type if it says nothing."""
+    return (str(err).strip().splitlines() or [type(err).__name__])[0]
+
+
 def is_url(text: str) -> bool:
     """Whether a name is a URL, such as ``s3://bucket/photos``, also as a path has it, ``s3:/``.
 

@@ -85,6 +85,10 @@ class ModelError(HardsightError, ValueError):
     """A model cannot be built, loaded or run."""
 
 
+class UnknownModelError(ModelError, UnknownNameError):
+    """A name does not say which model is meant, or an option is none of its factory."""
+
+
 class UnsafeFileError(HardsightError, ValueError):
     """A file would have to run code to be loaded."""
 

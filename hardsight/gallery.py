@@ -5,21 +5,15 @@ The scoring run stores thumbnails of exactly these rows; the report shows exactl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.errors import OptionError
-from hardsight.table import SUSPICION, ranked_among_alike
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from hardsight.table import ScoreTable
+from hardsight.table import SUSPICION, ScoreTable, ranked_among_alike
 
 RIGHT, WRONG, UNKNOWN = 1, 0, -1
 _BUDGET = 600

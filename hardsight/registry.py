@@ -13,6 +13,9 @@ from hardsight.errors import UnknownNameError
 Function = TypeVar("Function", bound=Callable[..., Any])
 Module = TypeVar("Module", bound=type[Any])
 
+# of examples that are not of the data: hardsight.evaluate measures them, the card shows them
+INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
+
 
 class Named(Protocol):
     """What a registry holds."""

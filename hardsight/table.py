@@ -8,6 +8,7 @@ A finished run of scoring is a folder::
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
     RUN/embeddings/          what entered the head, an array per shard, if it was to be kept
     RUN/neighbours.parquet   the nearest examples by these: index, nearest, other, similarity
+    RUN/nearest.parquet      classes nearest to each doubtful example: index, classes, angles
     RUN/dynamics/            epochs of a tracker, if the data was trained on
     RUN/tracked/held-out/    epochs of the examples that were held out of it
 
@@ -20,7 +21,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -368,27 +370,21 @@ class TableFile:
     def __init__(self, file: Path) -> None:
         self._path = file
         self._columns: dict[str, pa.ChunkedArray] = {}
-        try:
+        with self._reading():
             self._file = open_parquet(file, memory_map=True)
             self.schema: pa.Schema = self._file.schema_arrow
-        except (pa.ArrowInvalid, OSError) as err:
-            raise self._unreadable(err) from err
         self.num_rows: int = self._file.metadata.num_rows
 
     def read(self) -> pa.Table:
         """All of it."""
-        try:
+        with self._reading():
             return self._file.read()
-        except (pa.ArrowInvalid, OSError) as err:
-            raise self._unreadable(err) from err
 
     def column(self, name: str) -> pa.ChunkedArray:
         """One column, read once."""
         if name not in self._columns:
-            try:
+            with self._reading():
                 self._columns[name] = self._file.read([name]).column(name)
-            except (pa.ArrowInvalid, OSError) as err:
-                raise self._unreadable(err) from err
         return self._columns[name]
 
     def groups(self, names: Sequence[str]) -> Iterator[pa.Table]:
@@ -412,13 +408,15 @@ class TableFile:
         return pa.concat_tables(parts).take(pa.array(np.argsort(order, kind="stable")))
 
     def _group(self, number: int, names: list[str] | None) -> pa.Table:
-        try:
+        with self._reading():
             return self._file.read_row_group(number, names)
-        except (pa.ArrowInvalid, OSError) as err:
-            raise self._unreadable(err) from err
 
-    def _unreadable(self, err: Exception) -> TableError:
-        return TableError(f"{self._path} is not a readable parquet file: {err}")
+    @contextmanager
+    def _reading(self) -> Generator[None, None, None]:
+        try:
+            yield
+        except (pa.ArrowInvalid, OSError) as err:
+            raise TableError(f"{self._path} is not a readable parquet file: {err}") from err
 
 
 def _numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:

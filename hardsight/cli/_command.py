@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -15,7 +17,9 @@ import click
 from hardsight._checks import NO_BARS, refuse_ranks
 from hardsight.errors import HardsightWarning
 
+_ALL = "hardsight.all"
 _AS_JSON = "hardsight.json"
+_TOLD = "hardsight.told"
 _VERBOSE = "hardsight.verbose"
 _LONG = 16  # options from which on a help has sections
 # heading -> settings, which have the same name and meaning in all commands; what is not named here
@@ -26,6 +30,10 @@ _SECTIONS = {
         "class_weights", "bias", "classes", "text_column", "label_column", "image_column", "patch",
         "rows", "group", "limit", "unlabelled",
     ),
+    "Attacks": (
+        "epsilons", "epsilons_l2", "attack_steps", "attack_examples", "ensemble_steps",
+    ),
+    "Features and maps": ("explain_examples", "cam_layer", "feature_examples", "map_examples"),
     "Texts": ("tokenizer", "max_tokens", "tokens"),
     "Pictures": ("size", "crop", "squash", "channels", "mean", "std", "white"),
     "The model's classes and outputs": (
@@ -35,6 +43,7 @@ _SECTIONS = {
     "Cluster": ("ray_address", "ray_actors", "ray_cpus", "ray_gpus"),
     "The run": (
         "seed", "resume", "overwrite", "strict", "overrides", "as_json", "quiet", "verbose", "help",
+        "help_all",
     ),
 }  # fmt: skip
 
@@ -53,10 +62,15 @@ class Command(click.Command):
         self._on_ranks = on_ranks
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_quiet,
-                         help="No progress bars and no notes; results and warnings stay."),
+                         help="No progress and no notes; results and warnings stay."),
             click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_verbose,
                          help="More notes, and where in the code an error came from."),
         ]  # fmt: skip
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Beside ``--help``, that of a command with many options has ``--help-all``."""
+        params = super().get_params(ctx)
+        return [*params, _HELP_ALL] if len(params) >= _LONG else params
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless a launcher runs it several times."""
@@ -69,21 +83,56 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, of which many are in sections."""
+        """Write the options, of which many are in sections.
+
+        ``--help`` has to fit a screen: there the first section has a sentence per option, and the
+        others only name theirs.
+        """
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
         if len(options) < _LONG:
             super().format_options(ctx, formatter)
             return
         heading_of = {name: heading for heading, names in _SECTIONS.items() for name in names}
-        parts: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *_SECTIONS)}
+        parts: dict[str, list[click.Option]] = {name: [] for name in ("Options", *_SECTIONS)}
         for option in options:
-            record = option.get_help_record(ctx)
-            if record is not None:
-                parts[heading_of.get(option.name or "", "Options")].append(record)
-        for heading, records in parts.items():
-            if records:
+            if not option.hidden:
+                parts[heading_of.get(option.name or "", "Options")].append(option)
+        parts = {heading: listed for heading, listed in parts.items() if listed}
+        if ctx.meta.get(_ALL):
+            for heading, listed in parts.items():
+                records = [option.get_help_record(ctx) for option in listed]
                 with formatter.section(heading):
-                    formatter.write_dl(records)
+                    formatter.write_dl([record for record in records if record])
+            return
+        own = [option.get_help_record(ctx) for option in parts.pop("Options")]
+        with formatter.section("Options"):
+            formatter.write_dl([(flag, _first_sentence(text)) for flag, text in filter(None, own)])
+        with formatter.section(f"More options, explained by {ctx.command_path} --help-all"):
+            formatter.write_dl([
+                (heading, " ".join(max(option.opts, key=len) for option in listed))
+                for heading, listed in parts.items()
+            ])  # fmt: skip
+
+
+def _first_sentence(text: str) -> str:
+    """Up to the first end of a sentence or semicolon that does not stand in brackets."""
+    for end in re.finditer(r"[.;] ", text):
+        if text.count("(", 0, end.start()) == text.count(")", 0, end.start()):
+            return text[: end.start()]
+    return text.rstrip(".")
+
+
+def _whole_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_whole_help,
+    help="Every option with its whole text.",
+)  # fmt: skip
 
 
 class Group(click.Group):
@@ -129,9 +178,24 @@ def tell(result: Mapping[str, Any] | list[Any], in_words: Callable[[], None]) ->
     """Print a result: in words, or with ``--json`` as one object or array."""
     context = click.get_current_context()
     if context.meta.get(_AS_JSON):
-        click.echo(json.dumps(result, indent=2, ensure_ascii=False, default=_plain))
+        _print_json(result)
+        context.meta[_TOLD] = True
     else:
         in_words()
+
+
+def tell_failure(context: click.Context, words: Sequence[str], err: click.ClickException) -> None:
+    """Print what went wrong as an object, if ``--json`` is among the words and nothing is out.
+
+    The words are asked, since a command that was typed wrongly has not read its own flags.
+    """
+    if "--json" in words and not context.meta.get(_TOLD):
+        _print_json({"error": err.format_message(), "exit_code": err.exit_code})
+
+
+def _print_json(result: Any) -> None:
+    """In ASCII, which is right in every locale, also for names that it cannot read."""
+    click.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
 
 
 def is_verbose(context: click.Context) -> bool:
@@ -140,8 +204,15 @@ def is_verbose(context: click.Context) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Paths as text, numbers of numpy as numbers; what has no such form is text, too."""
-    return value.item() if hasattr(value, "item") else str(value)
+    """What JSON can hold: numbers of numpy as numbers, NaN and infinity as null, paths as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)
 
 
 def _json(ctx: click.Context, param: click.Parameter, value: bool) -> None:

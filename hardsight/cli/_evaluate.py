@@ -16,6 +16,9 @@ _EPILOG = """\b
 A model is [NAME=]SPEC[@WEIGHTS], with SPEC the folder of a trained model, a name such as
 resnet18, package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or hf:NAME.
 
+Attacks need to know how inputs are made from pixels: from the model's own configuration, or from
+--mean and --std (0 and 1 for plain pixels). Without either they are left out, and the card says so.
+
 \b
 Examples:
   hardsight evaluate net.py:make@ce.safetensors --data test/ --out card
@@ -24,9 +27,6 @@ Examples:
                      --train mnist --train-split train --out card
   hardsight evaluate timm:resnet18@w.safetensors --data val.parquet --epsilons 0,1/255,4/255 \\
                      --out card
-
-Attacks need to know how inputs are made from pixels: from the model's own configuration, or from
---mean and --std (0 and 1 for plain pixels). Without either they are left out, and the card says so.
 """
 
 

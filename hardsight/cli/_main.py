@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import hardsight
-from hardsight.cli._command import is_verbose
+from hardsight.cli._command import is_verbose, tell_failure
 from hardsight.errors import (
     ConfigError,
     HardsightError,
@@ -16,6 +16,8 @@ from hardsight.errors import (
     OptionError,
     UnknownNameError,
 )
+
+_WORDS = "hardsight.words"  # what was typed
 
 # what the user typed is at fault: exit 2, as click does for a wrong flag; all else that fails: 1
 _USAGE = (ConfigError, MissingDataError, OptionError, UnknownNameError)
@@ -69,7 +71,19 @@ class _Lazy(click.Group):
             ctx.fail(unknown_name("command", args[0], list(_COMMANDS)))
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return self._in_words(ctx)
+        except click.ClickException as err:
+            tell_failure(ctx, ctx.meta[_WORDS], err)
+            raise
+
+    def _in_words(self, ctx: click.Context) -> Any:
+        """Run the command; what fails is an error that click prints."""
         from hardsight.cli._notices import spoken
 
         try:
@@ -87,7 +101,7 @@ class _Lazy(click.Group):
             if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
                 raise
             raise click.ClickException(
-                f"a name cannot be written as UTF-8, since this locale reads names as "
+                f"a name cannot be read or written as UTF-8, since this locale takes names as "
                 f"{sys.getfilesystemencoding()}; run it again with PYTHONUTF8=1"
             ) from err
         except HardsightError as err:

@@ -68,7 +68,7 @@ def export(
         made = resolved(made, resolve)
     folder = run if run.is_dir() else run.parent
     file = write_patch(made, out or folder / "patch.csv", overwrite=overwrite)
-    step = ["hardsight", "patch", "apply", str(file), *_data_of(run), "--out", "FIXED"]
+    step = ["hardsight", "patch", "apply", str(file), *_data_and_copy(run)]
 
     def in_words() -> None:
         _say_conflicts(disputed, made, kept=resolve == "keep")
@@ -78,14 +78,22 @@ def export(
     tell(_facts(made, disputed, file), in_words)
 
 
-def _data_of(run: Path) -> list[str]:
-    """The flags that name the data of a run."""
+def _data_and_copy(run: Path) -> list[str]:
+    """The flags that name the data of a run and a copy of it, which has the same ending."""
     from hardsight.table import read_table
 
-    about = read_table(run).metadata.get("data") or {}
-    columns = [key for key in ("text_column", "label_column", "image_column") if about.get(key)]
-    named = [word for key in columns for word in (f"--{key.replace('_', '-')}", str(about[key]))]
-    return ["--data", str(about.get("spec") or "DATA"), *named]
+    metadata = read_table(run).metadata
+    about = metadata.get("data") or {}
+    data = str(about.get("spec") or "DATA")
+    keys = ("split", "text_column", "label_column", "image_column")
+    named = [word for key in keys if about.get(key)
+             for word in (f"--{key.replace('_', '-')}", str(about[key]))]  # fmt: skip
+    suffix = Path(data).suffix if Path(data).is_file() else ""
+    # such a file holds embeddings alone; the others that were named no table knows
+    others = ["--labels", "LABELS.npy"] if suffix == ".npy" else []
+    if others and metadata["model"]["spec"] == "stored head":
+        others += ["--class-weights", "WEIGHTS"]
+    return ["--data", data, *others, *named, "--out", f"FIXED{suffix}"]
 
 
 @patch.command(epilog=_EPILOG)
@@ -189,14 +197,19 @@ def merge(
 
 
 def _facts(made: Patch, disputed: Sequence[Conflict], file: Path | None) -> dict[str, Any]:
-    counts = made.to_pandas().drop_duplicates("index")["verdict"].value_counts()
     return {
         "out": file,
         "decisions": len(made),
-        "verdicts": {verdict: int(count) for verdict, count in counts.items()},
+        "verdicts": _counts(made),
         "reviewers": made.reviewers,
         "conflicts": [{"index": int(one.index), "says": str(one)} for one in disputed],
     }
+
+
+def _counts(made: Patch) -> dict[str, int]:
+    """Decisions by verdict: those of two people about one example are two."""
+    counts = made.to_pandas()["verdict"].value_counts()
+    return {str(verdict): int(count) for verdict, count in counts.items()}
 
 
 def _say_conflicts(disputed: Sequence[Conflict], made: Patch, *, kept: bool) -> None:
@@ -212,7 +225,6 @@ def _say_conflicts(disputed: Sequence[Conflict], made: Patch, *, kept: bool) -> 
 
 
 def _say_patch(made: Patch, file: Path) -> None:
-    counts = made.to_pandas().drop_duplicates("index")["verdict"].value_counts()
-    said = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
+    said = ", ".join(f"{count:,} {verdict}" for verdict, count in _counts(made).items())
     who = ", ".join(made.reviewers)
     click.echo(f"{len(made):,} decisions ({said or 'none'}) by {who or 'nobody'} -> {file}")

@@ -76,11 +76,10 @@ def score(
 
 def summary_of(table: ScoreTable) -> dict[str, Any]:
     """What a program wants to know of a run that has just been scored."""
-    accuracy = table.accuracy()
     return {
         "table": table.path,
         "rows": len(table),
-        "accuracy": None if accuracy != accuracy else accuracy,  # JSON has no NaN
+        "accuracy": table.accuracy(),
         "sample": table.metadata.get("sample"),
         "scores": list(table.scores),
     }

@@ -26,14 +26,14 @@ FILE is one of
   counts.npy        [N, C]: how many people chose each class, in the order of the data
   data.parquet      with a column human_counts, such as cifar10/cifar10-test.parquet
 
+A hardness should fall where more people chose the label, so its coefficient is negative. AVH and
+confidence share the human column: the default test allows for it, the paper's does not.
+
 \b
 Examples:
   hardsight score --model run/ --data cifar10 --split test --data-root data --out scores
   hardsight study human scores --human data/cifar10/cifar10-test.parquet
   hardsight study human scores --human people.csv --scores avh,model_confidence --test meng
-
-A hardness should fall where more people chose the label, so its coefficient is negative. AVH and
-confidence share the human column: the default test allows for it, the paper's does not.
 """
 
 
@@ -76,14 +76,15 @@ def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
     _tell(result.tables(), folder)
 
 
-_DEGRADATION_EPILOG = """\b
+_DEGRADATION_EPILOG = """\
+Every picture is scored at every level, with the same draw of noise scaled by the level. A good
+hardness rises as pictures get harder to see.
+
+\b
 Examples:
   hardsight study degradation --model run/ --data cifar10 --split test --data-root data
   hardsight study degradation --model net.py:make --weights w.safetensors --data photos/ \\
                               --noise 0,0.2,0.4 --contrast 1,0.3 --limit 2000 --out study
-
-Every picture is scored at every level, with the same draw of noise scaled by the level. A good
-hardness rises as pictures get harder to see.
 """
 
 

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 from hardsight.config._load import FromFile
 from hardsight.config._stated import MISSING, Stated, in_order, stated_in
 
-if TYPE_CHECKING:
-    pass
-
 
 class Settings(FromFile):
     """Base of a frozen dataclass whose fields are the keywords of a function.

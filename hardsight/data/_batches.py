@@ -67,15 +67,8 @@ class Batch:
         """The batch in page-locked memory; the DataLoader calls this."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
-        return Batch(
-            self.index.pin_memory(),
-            self.ids,
-            pin_memory(self.inputs),
-            self.labels.pin_memory(),
-            self.errors,
-            self.noticed,
-            self.spread_over,
-        )
+        index, labels = self.index.pin_memory(), self.labels.pin_memory()
+        return replace(self, index=index, inputs=pin_memory(self.inputs), labels=labels)
 
 
 def batches(

@@ -276,14 +276,6 @@ class KeptPictures(SourceView):
         """That of the source: where its pictures are decoded changes nothing about them."""
         return self.parts[0].fingerprint()
 
-    def stored_marks(self) -> NDArray[np.int64] | None:
-        """As the source stores them."""
-        return self.parts[0].stored_marks()
-
-    def stored_bytes(self, index: int) -> bytes:
-        """As the source stores it."""
-        return self.parts[0].stored_bytes(index)
-
 
 Bar = Callable[[ExampleSource], AbstractContextManager[Callable[[int], None]]]
 
@@ -316,26 +308,23 @@ def kept_pictures(source: ExampleSource, bar: Bar, *, workers: int = 0) -> Examp
 
 
 def _kept(source: ExampleSource, cache: PictureCache, mark: str, fill: Fill) -> ExampleSource:
-    # read, fill if need be, read again: another process may have filled it meanwhile
-    for is_last in (False, True):
-        pictures = cache.read(mark)
-        if pictures is not None and _agrees(source, pictures):
-            return KeptPictures(source, cache, mark)
-        if is_last:
-            return source
-        shape = _common_shape(source)
-        if shape is None or not cache.has_room(math.prod(shape)):
-            return source
-        with cache.lock(mark):
-            if pictures is not None:
-                cache.drop(mark)
-            elif cache.read(mark) is not None:  # another process was quicker
-                continue
+    pictures = cache.read(mark)
+    if pictures is not None and _agrees(source, pictures):
+        return KeptPictures(source, cache, mark)
+    shape = _common_shape(source)
+    if shape is None or not cache.has_room(math.prod(shape)):
+        return source
+    with cache.lock(mark):
+        if pictures is not None:  # of other pictures, or damaged
+            cache.drop(mark)
+        if cache.read(mark) is None:  # else another process was quicker
             try:
                 cache.filled(mark, source.spec, shape, _fitting(fill(), shape))
             except _DoesNotFitError:
                 return source
-    raise AssertionError("unreachable")
+    pictures = cache.read(mark)
+    is_right = pictures is not None and _agrees(source, pictures)
+    return KeptPictures(source, cache, mark) if is_right else source
 
 
 def _fitting(rows: Rows, shape: tuple[int, ...]) -> Iterator[NDArray[np.uint8]]:

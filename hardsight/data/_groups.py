@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.data.formats import EmbeddingSource
@@ -15,9 +16,6 @@ from hardsight.data.source import ExampleSource
 from hardsight.errors import DataError, MissingDataError, OptionError
 from hardsight.registry import unknown_name
 from hardsight.run_folder import read_parquet
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Source = ExampleSource | EmbeddingSource
 _LEVEL = "folder:"

@@ -27,7 +27,6 @@ from hardsight.evaluate._ensemble import apgd as apgd
 from hardsight.evaluate._ensemble import checkpoints as checkpoints
 from hardsight.evaluate._ensemble import ensemble_attack as ensemble_attack
 from hardsight.evaluate._ensemble import square_attack as square_attack
-from hardsight.evaluate._ood import INDICATORS as INDICATORS
 from hardsight.evaluate._ood import Detection as Detection
 from hardsight.evaluate._ood import detection as detection
 from hardsight.evaluate._ood import false_positive_rate as false_positive_rate
@@ -43,3 +42,4 @@ from hardsight.evaluate._selective import RiskCoverage as RiskCoverage
 from hardsight.evaluate._selective import accepted_risk as accepted_risk
 from hardsight.evaluate._selective import rejection_threshold as rejection_threshold
 from hardsight.evaluate._selective import risk_coverage as risk_coverage
+from hardsight.registry import INDICATORS as INDICATORS

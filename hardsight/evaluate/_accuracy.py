@@ -62,7 +62,7 @@ def class_accuracy(
     counts = np.bincount(truth, minlength=num_classes)
     hits = np.bincount(truth[right], minlength=num_classes)
     return [
-        _counted(int(hits[c]), int(counts[c]), level) if counts[c] else None
+        counted(int(hits[c]), int(counts[c]), level) if counts[c] else None
         for c in range(num_classes)
     ]
 
@@ -145,9 +145,10 @@ def _check_classes(labels: NDArray[np.int64], num_classes: int) -> None:
 def _share(right: NDArray[np.bool_], level: float) -> Estimate:
     if not len(right):
         raise StatisticError("expected at least 1 example, got none")
-    return _counted(int(right.sum()), len(right), level)
+    return counted(int(right.sum()), len(right), level)
 
 
-def _counted(hits: int, trials: int, level: float) -> Estimate:
+def counted(hits: int, trials: int, level: float) -> Estimate:
+    """A share with its Wilson interval."""
     low, high = wilson_interval(hits, trials, level=level)
     return Estimate(hits / trials, low, high, trials, level, "wilson")

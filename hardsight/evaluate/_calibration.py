@@ -184,7 +184,7 @@ def fitted_temperature(
     wide = (wide - wide.amax(dim=1, keepdim=True)).double()
     own = wide.gather(1, labels[:, None]).squeeze(1)
     cold, hot = math.log(low), math.log(high)
-    for _ in range(60):
+    for _ in range(60):  # halvings: the interval is then narrower than a float can tell
         middle = (cold + hot) / 2
         expected = ((wide * math.exp(-middle)).softmax(dim=1) * wide).sum(dim=1)
         if float((expected - own).mean()) > 0:  # a larger 1/T would be less likely

@@ -14,8 +14,6 @@ from hardsight.errors import NonFiniteError, OptionError, ShapeError, StatisticE
 from hardsight.scores import TiledHead, logit_summary
 from hardsight.stats import Estimate, auroc, average_precision
 
-INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
-
 
 @dataclass(frozen=True)
 class Detection:

@@ -235,7 +235,7 @@ def angular_silhouette(embeddings: ArrayLike, labels: ArrayLike) -> Floats:
     vectors = torch.from_numpy(points)
     angles = pairwise_angles(vectors, vectors).numpy()
     angles = (angles + angles.T) / 2  # rounding leaves the two halves an ulp apart
-    np.fill_diagonal(angles, 0.0)
+    np.fill_diagonal(angles, 0.0)  # exactly, which scikit-learn insists on
     return np.asarray(silhouette_samples(angles, truth, metric="precomputed"), dtype=np.float64)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardsight.errors import NonFiniteError, OptionError, ShapeError
-from hardsight.stats import Estimate, wilson_interval
+from hardsight.evaluate._accuracy import counted
+from hardsight.stats import Estimate
 
 _STEPS = 20  # thresholds that are tried: those that accept 5 %, 10 %, ... of the examples
 
@@ -171,8 +172,8 @@ def accepted_risk(
     values, hits = _checked(uncertainty, right)
     accepted = values <= threshold
     count = int(accepted.sum())
-    coverage = _share(count, len(values), level)
-    return coverage, _share(int((accepted & ~hits).sum()), count, level) if count else None
+    coverage = counted(count, len(values), level)
+    return coverage, counted(int((accepted & ~hits).sum()), count, level) if count else None
 
 
 def _errors_among_first(
@@ -194,11 +195,6 @@ def _upper_bound(errors: int, trials: int, chance: float) -> float:
     if errors >= trials:
         return 1.0
     return float(special.betaincinv(errors + 1, trials - errors, 1 - chance))
-
-
-def _share(part: int, whole: int, level: float) -> Estimate:
-    low, high = wilson_interval(part, whole, level=level)
-    return Estimate(part / whole, low, high, whole, level, "wilson")
 
 
 def _checked(

@@ -14,6 +14,7 @@ from hardsight.errors import DataError, HardsightError, OptionError, UnknownName
 from hardsight.exchange.copies import RECORD, staged
 from hardsight.exchange.tools import (
     HERE,
+    HERE_WHOLE,
     Pictures,
     RunRows,
     write_argilla,
@@ -41,6 +42,7 @@ _NEED_PICTURES = (*_OF_SUSPECTS, "fiftyone")
 _FILES = {"csv": (".csv",), "cleanlab": (".parquet", ".csv")}  # the others are folders
 _STEP = f"{MEND} or choose another --out; nothing is left of it"
 _DISPUTED = "disputed"
+_COLUMNS = ("text_column", "label_column", "image_column")  # as the data was read
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def export_run(
 
     Raises:
         MissingDataError: there is no finished run there.
-        DataError: the pictures are needed and cannot be found.
+        DataError: the pictures or texts are needed and cannot be found, or the tool does not
+            show what the examples are.
         OptionError: an option has no meaning for this tool.
         RunExistsError: something is at ``out`` already.
         OutputError: it could not be written.
@@ -109,17 +112,18 @@ def export_run(
     # these two hold no pictures, so that the data need not be there
     source, problem = (None, "") if to in _FILES else _opened(table, data)
     if to in _NEED_PICTURES and source is None:
-        raise DataError(f"{to} needs the pictures, but {problem}")
+        raise DataError(f"{to} needs the pictures or texts, but {problem}")
     pictures = Pictures(source, exported, _root(source))
     with writing(place, step=_STEP), staged(place, overwrite) as target:
         notes = _write(to, exported, chosen, target, pictures, image_url)
         if target.is_dir():
             about = {"format": 1, "tool": to, "rows": len(chosen), "versions": versions_of()}
             write_json(target / RECORD, about)
-    notes = [note.replace(HERE, str(place)) for note in notes]
+    whole = os.path.abspath(place)
+    notes = [note.replace(HERE, str(place)).replace(HERE_WHOLE, whole) for note in notes]
     if problem and to == "huggingface":
-        notes.append(f"there are no pictures in it: {problem}")
-    return Exported(place, len(chosen), tuple(notes))
+        notes.append(f"there are no pictures or texts in it: {problem}")
+    return Exported(place, len(chosen) - pictures.left_out, tuple(notes))
 
 
 def _check_options(to: str, out: Path, examples: str | None, image_url: str | None) -> None:
@@ -177,21 +181,27 @@ def _opened(
     table: ScoreTable, data: str | os.PathLike[str] | None
 ) -> tuple[ExampleSource | None, str]:
     """The data of a run, or why it cannot be used."""
-    from hardsight.data import EmbeddingSource, open_source
+    from hardsight.data import EmbeddingSource, reopened_source, unlabelled_source
 
     about: dict[str, Any] = table.metadata.get("data") or {}
     spec = about.get("spec") if data is None else os.fspath(data)
     if not spec:
         return None, "the run does not say where its data is; name it with --data"
+    split = about.get("split")
+    columns = {key: about[key] for key in _COLUMNS if key in about}
     try:
-        source = open_source(spec, split=about.get("split"))
+        if about.get("unlabelled"):
+            source = unlabelled_source(spec, split=split)
+        else:
+            labels = np.maximum(class_numbers(table, "label"), 0)
+            source = reopened_source(spec, labels, split=split, **columns)
     except HardsightError as err:
         # data that was named must be there; data that is only on record may be gone
         if data is not None:
             raise
         return None, f"the data cannot be opened: {err}; say where it is with --data"
     if isinstance(source, EmbeddingSource) or source.is_stream:
-        return None, f"{spec} has no pictures by position"
+        return None, f"{spec} has no pictures or texts by position"
     return source, ""
 
 

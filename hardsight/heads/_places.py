@@ -72,7 +72,7 @@ class PlacedRows:
     @staticmethod
     def few(of_rows: Rows) -> Rows:
         """What belongs to the rows that the layer itself is given, such as their names."""
-        some: Rows = of_rows[:: max(1, -(-len(of_rows) // _FEW))]  # type: ignore[assignment]
+        some: Rows = of_rows[:: max(1, -(-len(of_rows) // _FEW))]
         return some
 
     def whole(self) -> Tensor:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hardsight._checks import warn
+from hardsight._checks import first_line, warn
 from hardsight.errors import HardsightError, ModelError, ShapeError
 from hardsight.models._known import ClassNames
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _ROUNDING = 1e-4  # relative; single precision of a product over many features
 
@@ -259,8 +257,7 @@ def _called(name: str, method: Callable[[Any], Any], rows: Any) -> Any:
     except HardsightError:
         raise
     except Exception as err:  # of any kind: it is a user's own
-        line = (str(err).strip().splitlines() or [type(err).__name__])[0]
         raise ModelError(
-            f"{name}.{method.__name__} failed with {type(err).__name__}: {line}; pass the rows "
-            "that the model was fitted on, and a model that is fitted"
+            f"{name}.{method.__name__} failed with {type(err).__name__}: {first_line(err)}; pass "
+            "the rows that the model was fitted on, and a model that is fitted"
         ) from err

@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from hardsight.config import toml_value
-from hardsight.errors import HardsightError, MissingDataError, ModelError
+from hardsight.errors import HardsightError, MissingDataError, ModelError, UnknownModelError
 from hardsight.models._known import (
     WEIGHTS,
     ClassNames,
@@ -225,7 +225,7 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
     if not kind or not name:
         near = nearest_name(spec, list(MODELS))
         hint = f" Did you mean {near!r}?" if near else ""
-        raise ModelError(f"cannot tell what model {spec!r} is.{hint} Expected {_FORMS}")
+        raise UnknownModelError(f"cannot tell what model {spec!r} is.{hint} Expected {_FORMS}")
     if kind == "hf":
         if options:
             raise ModelError(f"{spec} takes no options, got {', '.join(options)}; leave them out")
@@ -435,7 +435,7 @@ def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
         if not hasattr(target, part):
             public = {key: v for key, v in vars(target).items() if not key.startswith("_")}
             known = [key for key, value in public.items() if callable(value)]
-            raise ModelError(unknown_name(f"factory in {place}", name, known))
+            raise UnknownModelError(unknown_name(f"factory in {place}", name, known))
         target = getattr(target, part)
     if isinstance(target, nn.Module):
         model = target
@@ -464,7 +464,7 @@ def _keywords(
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     for name in () if takes_any else options:
         if name not in parameters:
-            raise ModelError(unknown_name(f"option of {spec}", name, list(parameters)))
+            raise UnknownModelError(unknown_name(f"option of {spec}", name, list(parameters)))
     taken = {key: value for key, value in if_taken.items() if takes_any or key in parameters}
     return {**taken, **options}
 

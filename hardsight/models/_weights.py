@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from hardsight._checks import first_line
 from hardsight.errors import MissingDataError, ModelError, UnsafeFileError
 
 State = dict[str, Tensor]
@@ -88,14 +89,14 @@ def _torch_content(path: Path) -> Any:
                 f"({_refused(err)}); if you trust its source, load it where you made it and save "
                 "the weights alone: torch.save(model.state_dict(), FILE)"
             ) from err
-        raise ModelError(f"{path} is not a readable torch file: {_first_line(err)}") from err
+        raise ModelError(f"{path} is not a readable torch file: {first_line(err)}") from err
     except (RuntimeError, EOFError, OSError, KeyError, ValueError) as err:
         if "TorchScript" in str(err):
             raise UnsafeFileError(
                 f"{path} is a TorchScript archive, a program rather than weights; save the weights "
                 "alone: torch.save(torch.jit.load(FILE).state_dict(), OTHER_FILE)"
             ) from err
-        raise ModelError(f"{path} is not a readable torch file: {_first_line(err)}") from err
+        raise ModelError(f"{path} is not a readable torch file: {first_line(err)}") from err
 
 
 def _wants_code(err: pickle.UnpicklingError, path: Path) -> bool:
@@ -110,11 +111,6 @@ def _refused(err: pickle.UnpicklingError) -> str:
     """The object a pickle asked for, out of torch's long message."""
     words = str(err).split("GLOBAL ", 1)
     return f"it asks for {words[1].split()[0]}" if len(words) == 2 else "refused by torch"
-
-
-def _first_line(err: Exception) -> str:
-    lines = str(err).strip().splitlines()
-    return lines[0] if lines else type(err).__name__
 
 
 def _state_in(content: Any, path: Path) -> State:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hardsight.review._store import Store
 
 _BINS = 20  # parts of the queue, of equal size
+_ENOUGH = 30  # decisions that a part is to have; those beside it join it until then
 _DRAWS = 4000
 _LEVEL = 0.95
 _MOST_LISTED = 50
@@ -131,12 +132,13 @@ def _listed(
 def errors_left(rows: Rows, found: Consensus) -> dict[str, Any] | None:
     """Wrong labels among the suspects that nobody has decided yet, with an interval of 95 %.
 
-    The queue is cut into parts of equal size. In a part that somebody has looked into, the share
-    of wrong labels among the open ones is that among the decided ones (Jeffreys' posterior). A
-    part that nobody has looked into has a share between those of the next looked-into parts on
-    both sides, none at the end of the queue: it is less suspect than what comes before it. Parts
-    that follow each other are all near the one end or near the other, so that what nobody knows
-    does not cancel out. ``None`` before the first decision.
+    The queue is cut into parts of equal size; those that somebody has looked into are joined until
+    they have some decisions each. In such a part the share of wrong labels among the open ones is
+    that among the decided ones (Jeffreys' posterior). A part that nobody has looked into has a
+    share between those of the next looked-into parts on both sides, none at the end of the queue:
+    it is less suspect than what comes before it. The interval goes from the lower end for all such
+    parts to the upper one, so that it holds whatever the rest of the queue is. ``None`` before the
+    first decision.
     """
     order = rows.suspects.order
     queue = order[rows.suspects.is_suspect[order]]
@@ -148,26 +150,30 @@ def errors_left(rows: Rows, found: Consensus) -> dict[str, Any] | None:
     chosen = found.rows[known]
     wrong = found.verdict[known] != rows.label[chosen]
     bins = min(_BINS, len(queue))
-    part = place[chosen] * bins // len(queue)
+    seen = np.bincount(place[chosen] * bins // len(queue), minlength=bins)
+    part_of = _joined(seen)[np.arange(len(queue)) * bins // len(queue)]  # by place in the queue
+    part, bins = part_of[place[chosen]], int(part_of[-1]) + 1
     seen = np.bincount(part, minlength=bins)
     bad = np.bincount(part, wrong, minlength=bins)
-    size = np.bincount(np.arange(len(queue)) * bins // len(queue), minlength=bins)
-    settled = np.bincount(place[found.rows[place[found.rows] >= 0]] * bins // len(queue),
-                          minlength=bins)  # fmt: skip
+    size = np.bincount(part_of, minlength=bins)
+    settled = np.bincount(part_of[place[found.rows[place[found.rows] >= 0]]], minlength=bins)
     rng = np.random.default_rng(0)  # the same numbers whenever the page is opened
     drawn = {at: rng.beta(bad[at] + 0.5, seen[at] - bad[at] + 0.5, _DRAWS)
              for at in np.flatnonzero(seen).tolist()}  # fmt: skip
-    total = np.zeros(_DRAWS)
+    totals = np.zeros((3, _DRAWS))  # the least, some in between, and the most
     before, between = np.ones(_DRAWS), rng.uniform(size=_DRAWS)
     for at in range(bins):
         share = drawn.get(at)
         if share is None:
             after = drawn.get(min((one for one in drawn if one > at), default=-1), np.zeros(1))
-            share = after + (before - after) * between
+            ends = np.minimum(before, after), np.maximum(before, after)
+            shares = np.stack([ends[0], after + (before - after) * between, ends[1]])
         else:
             before, between = share, rng.uniform(size=_DRAWS)
-        total += rng.binomial(int(size[at] - settled[at]), share)
-    low, middle, high = np.quantile(total, [(1 - _LEVEL) / 2, 0.5, (1 + _LEVEL) / 2])
+            shares = np.stack([share] * 3)
+        totals += rng.binomial(int(size[at] - settled[at]), shares)
+    levels = ((1 - _LEVEL) / 2, 0.5, (1 + _LEVEL) / 2)
+    low, middle, high = (np.quantile(one, q) for one, q in zip(totals, levels, strict=True))
     looked = wilson_interval(float(wrong.sum()), len(wrong), level=_LEVEL)
     return {
         "estimate": round(float(middle)),
@@ -178,6 +184,21 @@ def errors_left(rows: Rows, found: Consensus) -> dict[str, Any] | None:
         "wrong": int(wrong.sum()),
         "wrong_share": [looked[0], float(wrong.mean()), looked[1]],
     }
+
+
+def _joined(seen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Parts of the queue, some that follow each other joined: a new number for each.
+
+    A few decisions say little of a small share, and say too much of it in every part anew.
+    """
+    number, held = 0, 0
+    numbers = np.zeros(len(seen), np.int64)
+    for at, count in enumerate(seen.tolist()):
+        # what nobody has looked into stays apart
+        if at and (held >= _ENOUGH or not count or not held):
+            number, held = number + 1, 0
+        numbers[at], held = number, held + count
+    return numbers
 
 
 def accuracies(rows: Rows, found: Consensus) -> dict[str, Any] | None:

@@ -52,12 +52,18 @@ def decisions(run: str | os.PathLike[str]) -> pd.DataFrame:
         "id": _ids(table, rows),
         "old": np.array([record.old for record in records], np.int64),
         "new": np.array([_new_label(record) for record in records], np.int64),
-        "verdict": [record.action for record in records],
+        "verdict": [_verdict(record) for record in records],
         "reviewer": [record.reviewer for record in records],
         "time": pd.to_datetime([record.time for record in records], utc=True, format="ISO8601"),
         "reason": [reason(row) for row in rows.tolist()],
     }
     return pd.DataFrame({name: columns[name] for name in COLUMNS})
+
+
+def _verdict(record: Record) -> str:
+    # a log of an older version may say that an example was given the class that it had
+    is_same = record.action == RELABEL and record.new == record.old
+    return KEEP if is_same else record.action
 
 
 def _new_label(record: Record) -> int:

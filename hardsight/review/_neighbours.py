@@ -6,8 +6,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from hardsight.run_folder import CLASS_WEIGHTS, EMBEDDINGS
+from hardsight.run_folder import CLASS_WEIGHTS, EMBEDDINGS, NEAREST, fold_folder, open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +104,86 @@ class Neighbours:
             for first in range(0, len(part), _PART_ROWS):
                 block = np.asarray(part[first : first + _PART_ROWS], np.float32)
                 yield start + first, block
+
+
+class NearestClasses:
+    """The classes nearest to the examples in doubt, which a scoring run keeps.
+
+    Args:
+        table: of the run; that of a run by folds has those of the runs that scored its folds.
+    """
+
+    def __init__(self, table: ScoreTable) -> None:
+        self._run = None if table.path is None else table.path.absolute().parent
+        self._files: dict[int, _KeptClasses] = {}
+
+    def __bool__(self) -> bool:
+        return any(self._file(fold).is_file() for fold in (0, 1)) if self._run else False
+
+    def of(self, index: int, fold: int = 0) -> list[dict[str, Any]]:
+        """Classes and their angles to an example, nearest first; empty if they were not kept.
+
+        Args:
+            index: of the example in its data.
+            fold: that it is in; 0 if the run has none.
+        """
+        if not self:
+            return []
+        if fold not in self._files:
+            self._files[fold] = _KeptClasses(self._file(fold))
+        return self._files[fold].of(index)
+
+    def _file(self, fold: int) -> Path:
+        assert self._run is not None
+        return (fold_folder(self._run, fold) / "scores" if fold else self._run) / NEAREST
+
+
+class _KeptClasses:
+    """One file of them, of which a group of rows is read at a time."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._index: NDArray[np.int64] | None = None
+        self._starts = np.zeros(1, np.int64)
+        self._group: tuple[int, NDArray[Any], NDArray[Any]] | None = None  # the last one read
+        self._lock = threading.Lock()
+
+    def of(self, index: int) -> list[dict[str, Any]]:
+        with self._lock:
+            try:
+                return self._read(index)
+            except (OSError, KeyError, ValueError, pa.ArrowException):
+                return []  # a file that is gone or damaged names no classes
+
+    def _read(self, index: int) -> list[dict[str, Any]]:
+        if self._index is None:
+            self._index, self._starts = self._contents()
+        found = np.flatnonzero(self._index == index)
+        if not len(found):
+            return []
+        number = int(np.searchsorted(self._starts, found[0], side="right")) - 1
+        if self._group is None or self._group[0] != number:  # those before and after come next
+            self._group = number, *self._rows_of(number)
+        _, classes, angles = self._group
+        at = int(found[0] - self._starts[number])
+        pairs = zip(classes[at].tolist(), angles[at].tolist(), strict=True)
+        return [{"label": label, "angle": angle} for label, angle in pairs]
+
+    def _contents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The index of every row, and where the groups of the file begin."""
+        with open_parquet(self._file) as opened:
+            groups = range(opened.metadata.num_row_groups)
+            counts = [opened.metadata.row_group(at).num_rows for at in groups]
+            index = opened.read(["index"]).column("index").to_numpy()
+        return index, np.cumsum([0, *counts])
+
+    def _rows_of(self, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Classes and angles of a group of rows."""
+        with open_parquet(self._file) as opened:
+            rows = opened.read_row_group(number, columns=["classes", "angles"])
+        columns = (rows.column(name).combine_chunks() for name in ("classes", "angles"))
+        classes, angles = (column.flatten().to_numpy().reshape(len(rows), -1) for column in columns)
+        return classes, angles
 
 
 def _stored(table: ScoreTable) -> tuple[list[NDArray[Any]], NDArray[np.float32] | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -434,7 +435,8 @@ def _database(file: str) -> Any:
     """DuckDB with one view of one file, and nothing else of the machine."""
     duckdb = require("duckdb", extra="app", feature="`hardsight review`")
     connection = duckdb.connect(config={"memory_limit": "256MB", "threads": 2})
-    name = file.replace("'", "''")
+    # DuckDB takes names as UTF-8 in every locale
+    name = os.fsencode(file).decode().replace("'", "''")
     connection.execute(f"SET allowed_paths = ['{name}']")
     connection.execute("SET enable_external_access = false")
     connection.execute(

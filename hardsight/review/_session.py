@@ -15,7 +15,7 @@ from hardsight.review._curves import Curves
 from hardsight.review._dashboard import dashboard
 from hardsight.review._explained import Explainer, Wanted
 from hardsight.review._maps import Maps
-from hardsight.review._neighbours import Neighbours
+from hardsight.review._neighbours import NearestClasses, Neighbours
 from hardsight.review._pictures import MAP, SIZES, Pictures, Shown, shown_again
 from hardsight.review._rows import MAP_SIDE, SUSPECT, Rows, View
 from hardsight.review._store import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 MOST_PICTURES = 64  # in one answer
 _MOST_ITEMS, _MOST_ROWS = 24, 400
 _NEAREST, _SIMILAR = 5, 5  # classes and examples that are shown beside one
+_OWN_ANGLE = "target_angle"
 _AHEAD = 3  # maps that are made before they are looked at
 _MOST_CHOSEN = 100_000  # rows that a browser may name one by one
 _LONGEST_NAME = 40
@@ -88,7 +89,7 @@ class Session:
                 raise TableError(f"{run} has no column {column!r}, so there is nothing to review")
         self.title, decisions = _title(Path(run)), store_file(self.table)
         self.maps = Maps(self.table, card)
-        self.neighbours = Neighbours(self.table)
+        self.neighbours, self.near_classes = Neighbours(self.table), NearestClasses(self.table)
         self.rows = Rows(self.table, self._texts)
         self.store = Store(
             decisions,
@@ -342,13 +343,21 @@ class Session:
         }
 
     def _nearest(self, row: int) -> list[dict[str, Any]]:
-        """From the embeddings if they were kept, else as far as the columns of the table tell."""
-        near = self.neighbours.classes(row, int(self.rows.label[row]), _NEAREST)
-        return near or nearest_classes(self.table, row)
+        """From the embeddings or what the run kept of them, else as far as its columns tell."""
+        label = int(self.rows.label[row])
+        near = self.neighbours.classes(row, label, _NEAREST)
+        near = near or self.near_classes.of(int(self.rows.index[row]), self.rows.fold(row))
+        if not near:
+            return nearest_classes(self.table, row)
+        if label >= 0 and all(one["label"] != label for one in near):
+            own = self.rows.value(_OWN_ANGLE, row) if _OWN_ANGLE in self.table.columns else None
+            near = near if own is None else [*near, {"label": label, "angle": own}]
+        return near
 
     def _nearest_note(self) -> str:
         """What is missing of the nearest classes and how to get it; empty if nothing is."""
-        if self.neighbours.has_classes or "target_angle" not in self.table.columns:
+        known = self.neighbours.has_classes or self.near_classes
+        if known or _OWN_ANGLE not in self.table.columns:
             return ""
         more = "the nearest classes by name, and similar examples"
         return f"To see {more}, score again with --keep-embeddings"
@@ -499,8 +508,6 @@ class Session:
         number = _integer(asked, "new")
         if not 0 <= number < len(self.classes):
             raise OptionError(f"expected a class from 0 to {len(self.classes) - 1}, got {number}")
-        if len(rows) == 1 and number == int(self.rows.label[rows[0]]):
-            return KEEP, np.full(1, -1, np.int32)  # the class that it has already
         return RELABEL, np.full(len(rows), number, np.int32)
 
     def _row(self, index: int) -> int:

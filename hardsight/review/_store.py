@@ -99,10 +99,10 @@ class Batch:
         batch: its name.
         first: row of the log.
         seq: last row of the log.
-        index: of the last example.
-        action: of all of them.
-        old: label of the last example.
-        new: class of the last example, -1 for none.
+        index: of the last example, of the last one that was changed if some were.
+        action: of that example.
+        old: label of it.
+        new: class of it, -1 for none.
     """
 
     batch: str
@@ -301,7 +301,7 @@ class Store:
         Args:
             rows: of the table.
             reviewer: who decides.
-            action: one of ``ACTIONS``.
+            action: one of ``ACTIONS``; to give a row the class that it has already is to keep it.
             new: class of each row, -1 for none.
             base: the last row of the log about a single example that the reviewer had seen.
             seen: the last row of the log, of any example, that the reviewer had seen.
@@ -362,7 +362,7 @@ class Store:
             'INSERT INTO log ("index", reviewer, action, old, new, base_seq, batch, undoes, time)'
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                (i, reviewer, action, o, n, b, batch, u, time)
+                (i, reviewer, *_as_said(action, o, n), b, batch, u, time)
                 for i, o, n, b, u in zip(index, old, new, base, taken_back, strict=True)
             ),
         )
@@ -440,14 +440,21 @@ class Store:
             standing.new[found] = [row[3] for row in counting]
 
 
+def _as_said(action: str, old: int, new: int) -> tuple[str, int, int]:
+    """Action, old and new class of one row: the class that it has already is kept, not changed."""
+    return (KEEP, old, -1) if action == RELABEL and new == old else (action, old, new)
+
+
 def _add_batches(batches: list[Batch], added: Sequence[tuple[Any, ...]]) -> None:
     """Take in the rows of one reviewer; those of one batch follow each other."""
     for _, group in groupby(added, key=itemgetter(6)):
         rows = list(group)
-        (first, *_, undoes, _, _), last = rows[0], rows[-1]
+        first, *_, undoes, _, _ = rows[0]
         if undoes is None:
-            seq, index, _, action, new, _, batch, old = last
-            batches.append(Batch(batch, first, seq, index, action, old, new))
+            # one class for all of them changes some and keeps others: it is named by a change
+            told = next((row for row in reversed(rows) if row[3] == RELABEL), rows[-1])
+            _, index, _, action, new, _, batch, old = told
+            batches.append(Batch(batch, first, rows[-1][0], index, action, old, new))
             continue
         at = bisect_right(batches, undoes, key=attrgetter("first")) - 1
         if at >= 0 and undoes <= batches[at].seq:  # a batch is undone as a whole

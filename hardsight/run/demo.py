@@ -31,6 +31,7 @@ from hardsight.table import HISTORIES, THUMBNAILS, ScoreTable
 from hardsight.tracking import HardnessTracker
 
 _ERROR_SHARE = 0.04
+_MODEL = "small_cnn"
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,18 @@ def run_demo(
         heldout_file, _ = _write_data(folder, "heldout", seed, errors=0.0)
         histories = folder / "train" / HISTORIES
         model, tracker = _trained(train_file, histories, epochs=epochs, seed=seed, show=show)
-        with replacing(folder / "model.safetensors") as partial:
+        weights = folder / "model.safetensors"
+        with replacing(weights) as partial:
             save_file(model.state_dict(), partial)
         options: dict[str, Any] = {
             "mean": (0.0,), "std": (1.0,),  # as it was trained: pixels in 0 to 1, not normalised
             "device": "cpu", "seed": seed, "show_progress": show,
+            "weights": weights,  # named, so that the review app can build the model again
         }  # fmt: skip
-        train = score(model, train_file, out=folder / "train", sample="in-sample", **options)
+        train = score(_MODEL, train_file, out=folder / "train", sample="in-sample", **options)
         train = _with_dynamics(RunFolder(folder / "train"), tracker.table(train), train_file, show)
         heldout = score(
-            model, heldout_file, out=folder / "heldout", sample="out-of-sample", **options
+            _MODEL, heldout_file, out=folder / "heldout", sample="out-of-sample", **options
         )
         demo.finish()
     return DemoResult(folder, train, heldout, planted)

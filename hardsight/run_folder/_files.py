@@ -156,16 +156,24 @@ def read_parquet(file: Path, columns: list[str] | None = None) -> pa.Table:
         return opened.read(columns)
 
 
-def fill_parquet(file: Path, parts: Iterable[pa.Table], schema: pa.Schema, **encoding: Any) -> None:
+def fill_parquet(
+    file: Path,
+    parts: Iterable[pa.Table],
+    schema: pa.Schema,
+    *,
+    rows_at_once: int = ROWS_PER_GROUP,
+    **encoding: Any,
+) -> None:
     """The same for a file that has no name of its own yet.
 
     Groups have the length that pyarrow gives them when it has the whole table, so the bytes do not
-    depend on the parts' length; only one group is in memory at a time.
+    depend on the parts' length; only one group is in memory at a time. A reader that needs a few
+    rows of the file reads ``rows_at_once`` for each.
     """
     options = {"compression": "zstd", **encoding}
     with file.open("wb") as sink, pq.ParquetWriter(sink, schema, **options) as writer:
         for group in row_groups(parts, schema):
-            writer.write_table(group, row_group_size=ROWS_PER_GROUP)
+            writer.write_table(group, row_group_size=rows_at_once)
 
 
 def row_groups(parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -69,6 +69,7 @@ MAPS = "maps.sqlite"  # Grad-CAM maps that somebody looked at in the review app
 EMBEDDINGS = "embeddings"  # a folder of arrays, one for each shard of the table
 CLASS_WEIGHTS = "class_weights.npy"  # in it: of the head that they enter, a row for each class
 NEIGHBOURS = "neighbours.parquet"  # of every example, by these embeddings
+NEAREST = "nearest.parquet"  # classes nearest to the examples whose label is in doubt
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
 HELD_OUT = "held-out"  # its name for those that a training run holds out
@@ -126,7 +127,8 @@ class RunKind:
 
 SCORE = RunKind(
     "score", "scored dataset", "hardsight score",
-    (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, SHARDS, HEADS, MAPS, "report.html"),
+    (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, NEAREST, SHARDS, HEADS, MAPS,
+     "report.html"),
     TABLE, TABLE, progress=(f"{SHARDS}/rows-*", f"{HEADS}/fold-*"), in_stores=True,
 )  # fmt: skip
 TRAIN = RunKind(
@@ -254,10 +256,8 @@ class RunFolder:
         manifest, kind = self.manifest(), self.kind
         if kind is None or self.finished or (manifest and manifest.state == DISCARDED):
             return False
-        return manifest is None or self._has_progress(kind)
-
-    def _has_progress(self, kind: RunKind) -> bool:
-        return any(True for pattern in kind.progress for _ in self.folder.glob(pattern))
+        has_progress = any(True for pattern in kind.progress for _ in self.folder.glob(pattern))
+        return manifest is None or has_progress
 
     def errors(self) -> pd.DataFrame:
         """Examples that could not be read, with the reason."""
@@ -268,21 +268,19 @@ class RunFolder:
 
     def thumbnails(self) -> dict[int, bytes]:
         """Encoded small pictures by source position."""
-        file = self.folder / THUMBNAILS
-        if not file.exists():
-            return {}
-        rows = read_parquet(file)
-        each = zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True)
-        return {index: image for index, image in each if image is not None}
+        return self._small_views("image")
 
     def excerpts(self) -> dict[int, str]:
         """First words of examples that are texts, by source position."""
+        return self._small_views("text")
+
+    def _small_views(self, column: str) -> dict[int, Any]:
         file = self.folder / THUMBNAILS
         rows = read_parquet(file) if file.exists() else None
-        if rows is None or "text" not in rows.column_names:  # written by an earlier version
+        if rows is None or column not in rows.column_names:  # of pictures alone, or an older file
             return {}
-        each = zip(rows["index"].to_pylist(), rows["text"].to_pylist(), strict=True)
-        return {index: text for index, text in each if text is not None}
+        each = zip(rows["index"].to_pylist(), rows[column].to_pylist(), strict=True)
+        return {index: view for index, view in each if view is not None}
 
     # ------------------------------------------------------------------------------ claiming
 
@@ -390,8 +388,9 @@ class RunFolder:
             )
         if self.started:
             go_on = "continue it with --resume (resume=True), " if kind.can_resume else ""
+            how_far = f" ({len(self.done())} shards)" if self._shards.is_dir() else ""
             raise RunExistsError(
-                f"{self.folder} holds an unfinished {what}{self._said_how_far()}; {go_on}"
+                f"{self.folder} holds an unfinished {what}{how_far}; {go_on}"
                 f"{replace}, or choose another --out"
             )
 
@@ -414,9 +413,6 @@ class RunFolder:
             f"{self.folder} holds files that are not {_a(kind.what)} ({_some(names)}); choose "
             "another --out"
         )
-
-    def _said_how_far(self) -> str:
-        return f" ({len(self.done())} shards)" if self._shards.is_dir() else ""
 
     # ------------------------------------------------------------------------------ describing
 
@@ -609,10 +605,7 @@ class RunFolder:
             self._shards.mkdir(exist_ok=True)
             write_parquet(self._shards / f"errors-{number:08d}.parquet", [errors], errors.schema)
             if embeddings is not None:
-                (self.folder / EMBEDDINGS).mkdir(exist_ok=True)
-                kept = self.folder / EMBEDDINGS / f"{number:08d}.npy"
-                with replacing(kept) as partial, partial.open("wb") as sink:
-                    np.save(sink, embeddings, allow_pickle=False)
+                self._keep_array(f"{number:08d}.npy", embeddings)
             write_parquet(self._shards / f"rows-{number:08d}.parquet", [rows], rows.schema)
 
     def shards(self, kind: str = "rows") -> Iterator[pa.Table]:
@@ -629,10 +622,12 @@ class RunFolder:
     def keep_class_weights(self, weights: NDArray[Any]) -> None:
         """Write the weights of the head, ``[C, D]``, beside the embeddings that enter it."""
         with writing(self.folder, step=_ROOM):
-            (self.folder / EMBEDDINGS).mkdir(exist_ok=True)
-            file = self.folder / EMBEDDINGS / CLASS_WEIGHTS
-            with replacing(file) as partial, partial.open("wb") as sink:
-                np.save(sink, weights, allow_pickle=False)
+            self._keep_array(CLASS_WEIGHTS, weights)
+
+    def _keep_array(self, name: str, values: NDArray[Any]) -> None:
+        (self.folder / EMBEDDINGS).mkdir(exist_ok=True)
+        with replacing(self.folder / EMBEDDINGS / name) as partial, partial.open("wb") as sink:
+            np.save(sink, values, allow_pickle=False)
 
     def embeddings(self) -> list[NDArray[Any]]:
         """What was kept of every shard, in the order of the table; in their files until read."""
@@ -643,6 +638,13 @@ class RunFolder:
         """Write one whole parquet file beside the table."""
         with writing(self.folder, step=_ROOM):
             write_parquet(self.folder / name, [rows], rows.schema)
+
+    def write_side_parts(
+        self, name: str, parts: Iterable[pa.Table], schema: pa.Schema, *, rows_at_once: int
+    ) -> None:
+        """Write one beside the table part by part, to be read that many rows at a time."""
+        with writing(self.folder, step=_ROOM):
+            write_parquet(self.folder / name, parts, schema, rows_at_once=rows_at_once)
 
     @contextmanager
     def new_table(self, parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[ScoreTable]:

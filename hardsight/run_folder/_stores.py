@@ -7,6 +7,7 @@ there. The run folder needs little more: names that appear at once, listings, an
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import json
 import os
 import re
@@ -227,7 +228,7 @@ class StorePath(_Path):
     def _made_by_us(self, content: bytes) -> bool:
         with self._asked() as (system, name):
             try:
-                system.pipe_file(name, content, mode="create")
+                _create(system, name, content)
             except FileExistsError:
                 return False
             except (TypeError, ValueError, NotImplementedError):  # it knows no such condition
@@ -257,6 +258,14 @@ class StorePath(_Path):
             f"{self.parent} is being written to by {who}; wait for it to end, stop it, or choose "
             f"another --out. If it was killed, its lock is left behind: remove {self}"
         )
+
+
+def _create(system: Any, name: str, content: bytes) -> None:
+    """Make an object, unless there is one of this name."""
+    if "mode" not in inspect.signature(system.pipe_file).parameters:
+        # it would be taken and forgotten, as by fsspec before 2024.10: two would hold the lock
+        raise NotImplementedError(f"{type(system).__name__} writes without a condition")
+    system.pipe_file(name, content, mode="create")
 
 
 def _processes() -> str | None:

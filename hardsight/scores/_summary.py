@@ -9,6 +9,7 @@ classes. The result depends on the tile size by rounding only.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -19,8 +20,11 @@ from torch.nn.functional import logsigmoid
 from hardsight._checks import check_labels, check_matrix, check_rows, check_width, is_traced
 from hardsight.errors import OptionError, ShapeError
 from hardsight.geometry import (
+    angle_between,
+    angles_from_cosines,
     unit_cosines,
     unit_target_angles,
+    unit_vectors,
     units_and_norms,
     widen,
     widen_together,
@@ -181,6 +185,27 @@ class TiledHead:
             [self._rows(embeddings[part], labels[part]) for part in parts]
         )
         return merged
+
+    def nearest(self, embeddings: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The classes nearest to each example by angle, nearest first.
+
+        A row of all classes is made for every example, so this is for heads of few classes.
+
+        Returns:
+            classes and angles, ``[N, count]`` each, fewer if there are fewer classes; -1 and NaN
+            for an example that is not finite, or zero.
+        """
+        unit, weights = widen_together(unit_vectors(embeddings), self._normalized[0])
+        cosines, most = unit_cosines(unit, weights), min(count, len(weights))
+        if cosines.is_cuda:  # nobody waits for the device, which looking for small angles would
+            classes = cosines.topk(most, dim=1).indices
+            nearest = angle_between(unit[:, None], weights[classes])
+        else:
+            angles = angles_from_cosines(cosines, embeddings=unit, class_weights=weights)
+            nearest, classes = angles.topk(most, dim=1, largest=False)
+        # a NaN is the largest of all angles, so that one among the nearest means no others are left
+        known = (nearest.isfinite() & (unit != 0).any(dim=1, keepdim=True)).all(dim=1, keepdim=True)
+        return torch.where(known, classes, -1), torch.where(known, nearest, math.nan)
 
     def _rounded(self, embeddings: Tensor) -> TiledHead:
         """The head in the dtype of embeddings that autocast has rounded, as a linear layer's is."""

@@ -7,17 +7,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
 
 from hardsight.errors import DataError, MissingDataError
 from hardsight.run_folder import MEND, TABLE_METADATA, open_parquet, write_parquet, writing
 from hardsight.table import ScoreTable
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 _FORMS = "a .parquet or .csv file with a column 'index', an .npy file, or an array"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight._checks import checked_options, warn
 from hardsight.errors import OptionError
@@ -14,9 +14,6 @@ from hardsight.registry import unknown_name
 from hardsight.selection._keep import rows_to_keep
 from hardsight.suspects import most_suspect, repeats_of
 from hardsight.table import ScoreTable, read_table
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 RULES = ("coverage", "hardest", "easiest", "moderate", "random")
 _STRATA = 50  # as many as in the paper

@@ -95,6 +95,18 @@ class Rows:
         """Chance of the rival in a duel with the label, in ``[0, 1]``; NaN if it is not known."""
         return _chance(-self.margin)
 
+    def odds(self) -> NDArray[np.float32]:
+        """Log-odds of the label against its rival; of training, those of their mean probabilities.
+
+        Through training the margin weighs late epochs most, so that it ranks better, and says
+        less of how probable the two were.
+        """
+        if not len(self.rival_share):
+            return self.margin
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = np.log(self.probability) - np.log(self.rival_share)
+        return np.where(np.isnan(means), self.margin, means).astype(np.float32)
+
     def rival_probability(
         self, at: NDArray[np.integer] | slice | int = slice(None)
     ) -> NDArray[np.float32]:

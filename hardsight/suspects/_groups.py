@@ -42,9 +42,10 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
           usually make it. Or r > 2 p and r > u_k / 2: it is less, and still beats the label
           clearly. Where the chance of a wrong label is known and below one half, the example is
           *hard but right*: such disagreements are mostly mistakes of the model.
-        - *unlike all classes*: p + r < min(u_y, u_k): the two best classes together are less
-          probable than one of them usually is alone. Or r > 2 p, with a smaller r than above.
-        - *ambiguous between two classes*: r > p / 2; here r is at most 2 p.
+        - *unlike all classes*: with q the larger one of p and r, q < min(u_y, u_k) / 2 and
+          q < 1 - p - r: the better of the two has not even half of what is usual, and less than
+          all other classes together. Or r > 2 p, with a smaller r than above.
+        - *ambiguous between two classes*: r > p / 2; here r is at most 2 p, or did not lead.
         - *hard but right*: p < u_y.
         - *no doubt*: all others.
 
@@ -55,15 +56,18 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
     usual = usual_probabilities(rows)
     usual_label, usual_rival = _of(usual, rows.label), _of(usual, rows.rival)
     either = np.fmin(usual_label, usual_rival)  # fmin: one of them may not be known
+    better = np.maximum(label_share, rival_share)
+    odds = rows.odds()
     with np.errstate(invalid="ignore"):
-        is_clear = rows.margin < -_TWICE
+        is_clear = (rows.margin < 0) & (odds < -_TWICE)
         # not "more than": a rival whose usual probability is not known still counts
         is_doubted = is_sure(rows) | (is_clear & ~(rival_share <= usual_rival / 2))
+        is_unlike = (better < either / 2) & (better < 1 - label_share - rival_share)
         rules = [
             is_doubted & ~_mistaken(chance),
             is_doubted,
-            is_clear | (label_share + rival_share < either),
-            rows.margin < _TWICE,
+            is_clear | is_unlike,
+            odds < _TWICE,
             label_share < usual_label,
         ]
     without_duel: NDArray[np.int64] = np.where(

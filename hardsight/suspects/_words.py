@@ -99,7 +99,7 @@ class Reason:
             both = f"{label} and {rival}" if known else f"{label} and another class"
             return f"The model cannot decide between {both}."
         if group == UNLIKE:
-            return "No class fits as well as one usually does."
+            return "No class fits even half as well as one usually does."
         if group == HARD and self._rows.margin[row] < 0:  # only where an estimate says so
             return "Most such disagreements in this data are mistakes of the model."
         if group == HARD:

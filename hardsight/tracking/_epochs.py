@@ -352,8 +352,9 @@ class EpochStore:
         rows = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
         self._write_bytes(_SETTINGS, json.dumps(self._settings, sort_keys=True).encode())
         try:
-            with replacing(self._file(epoch)) as partial:
-                pq.write_table(rows, partial.absolute(), row_group_size=_ROWS_AT_ONCE, **_ENCODING)
+            # an open file: pyarrow takes names as UTF-8 in every locale
+            with replacing(self._file(epoch)) as partial, partial.open("wb") as sink:
+                pq.write_table(rows, sink, row_group_size=_ROWS_AT_ONCE, **_ENCODING)
         except OSError as err:
             raise self._failed(err) from err
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,9 +17,7 @@ from hardsight.run_folder import mended_by, replacing
 from hardsight.tracking._dataset import KEY
 from hardsight.tracking._epochs import of_all
 from hardsight.tracking._steps import StepRecorder
-
-if TYPE_CHECKING:
-    from hardsight.tracking._tracker import HardnessTracker
+from hardsight.tracking._tracker import HardnessTracker
 
 # The index of the batch in each model's forward pass: the first callback takes it out, and a second
 # one (of another stage) finds it here.

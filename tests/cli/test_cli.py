@@ -147,6 +147,16 @@ def test_a_config_file_with_overrides(run, embeddings, tmp_path):
         (["score", "--data", "x", "--out", "OUT", "--mean", "a"], 2, "expected numbers such as"),
         (["score", "nothing.toml"], 2, "no config file at nothing.toml"),
         (["report", "nowhere"], 2, "no score table at nowhere"),
+        (
+            ["score", "--data", "builtin:digits", "--out", "OUT", "--model", "nowhere"],
+            2,
+            "cannot tell what model 'nowhere' is",
+        ),
+        (
+            ["score", "--data", "builtin:digits", "--out", "OUT", "--model", "smal_cnn"],
+            2,
+            "Did you mean 'small_cnn'",
+        ),
         (["evaluate", "a.py:b", "--out", "OUT"], 2, "Missing option '--data'"),
         (["evaluate", "a.py:b", "--data", "nowhere", "--out", "OUT"], 2, "nowhere"),
         (

@@ -7,6 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import hardsight as hs
 from hardsight.cli import main
@@ -19,7 +22,9 @@ from tests.review import made
 DOG = 3  # a class that the model has and the data does not
 
 
-def run_of(folder, source, *, classes, number=lambda label: label, prediction=None, **about):
+def run_of(
+    folder, source, *, classes, number=lambda label: label, prediction=None, read_by=None, **about
+):
     """A finished run about a source, as a model that numbers its classes in some way gives it."""
     columns = made.rows_of(len(source), len(source.classes))
     labels = np.array([number(label) for label in source.labels])
@@ -29,7 +34,7 @@ def run_of(folder, source, *, classes, number=lambda label: label, prediction=No
         "prediction": np.roll(labels, 3) if prediction is None else prediction,
     }  # fmt: skip
     facts = {"spec": source.spec, "split": None, "fingerprint": source.fingerprint(),
-             "named": len(source.classes)}  # fmt: skip
+             "named": len(source.classes), **(read_by or {})}  # fmt: skip
     return made.save(folder, columns, classes=classes, data=facts, thumbnails=False, **about)
 
 
@@ -60,6 +65,39 @@ def invoke(*words, code=0):
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == code, result.output
     return result.output
+
+
+def test_the_line_after_an_export_names_labels_in_a_file_of_their_own(tmp_path):
+    rows, labels = np.eye(12, 3, dtype="f4"), np.arange(12) % 3
+    for name, array in (("x", rows), ("y", labels), ("w", np.eye(3, dtype="f4"))):
+        np.save(tmp_path / f"{name}.npy", array)
+    run = tmp_path / "run"
+    invoke("score", "--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy",
+           "--class-weights", tmp_path / "w.npy", "--out", run)  # fmt: skip
+    decide(run, ("anna", 0, "relabel", 2))
+    said = invoke("patch", "export", run).splitlines()[-1]
+    assert said.endswith("/x.npy --labels LABELS.npy --class-weights WEIGHTS --out FIXED.npy")
+    named = {"LABELS.npy": "y.npy", "WEIGHTS": "w.npy", "FIXED.npy": "fixed.npy"}
+    step = shlex.split(said.removeprefix("next: hardsight "))
+    invoke(*(tmp_path / named[word] if word in named else word for word in step))
+    assert np.load(tmp_path / "fixed.npy").tolist() == [2, *labels[1:]]
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_the_labels_of_a_csv_are_fixed_that_a_bag_of_words_judged(tmp_path, numbers):
+    file, run = tmp_path / "films.csv", tmp_path / "run"
+    films = pd.DataFrame({"text": ["a fine film", "a dull film", "fine, warm", "cold, dull"] * 5})
+    films["label"] = [1, 0, 1, 0] * 5 if numbers else ["good", "bad", "good", "bad"] * 5
+    films.to_csv(file, index=False)
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression())
+    hs.score(model.fit(films["text"], films["label"]), file, sample="in-sample", out=run)
+    decide(run, ("anna", 2, "relabel", 0))  # to bad, or 0
+    step = invoke("patch", "export", run).splitlines()[-1].removeprefix("next: hardsight ")
+    assert step.endswith("films.csv --out FIXED.csv")
+    invoke(*shlex.split(step)[:-1], tmp_path / "fixed.csv")
+    fixed = pd.read_csv(tmp_path / "fixed.csv")
+    assert fixed["label"].tolist() == [*films["label"][:2], films["label"][1], *films["label"][3:]]
+    assert fixed["text"].tolist() == films["text"].tolist()
 
 
 def test_a_click_in_the_app_becomes_a_fixed_label_of_the_data(run, photos, tmp_path):
@@ -111,7 +149,8 @@ def test_disagreement_is_listed_and_left_out_unless_told_otherwise(run, tmp_path
     assert "0 (ant/nested/0.png) anna: bee, ben: cat, eve: bee -> left out" in said
     kept = {"drop": [7], "majority": [0, 0, 7], "newest": [0, 0, 7], "keep": [0, 0, 0, 7]}
     for how, index in kept.items():
-        invoke("patch", "export", run, "--out", tmp_path / f"{how}.csv", "--resolve", how)
+        said = invoke("patch", "export", run, "--out", tmp_path / f"{how}.csv", "--resolve", how)
+        assert f"{len(index)} decisions ({len(index)} relabel) by" in said
         assert hs.read_patch(tmp_path / f"{how}.csv").to_pandas()["index"].tolist() == index
     invoke("patch", "export", run, "--out", tmp_path / "ben.csv", "--reviewer", "ben")
     assert hs.read_patch(tmp_path / "ben.csv").reviewers == ["ben"]

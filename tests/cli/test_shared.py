@@ -8,7 +8,9 @@ import logging
 import os
 import re
 import shlex
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import numpy as np
@@ -33,10 +35,16 @@ COMMANDS = options.commands()
 WITHOUT_JSON = {"demo", "review"}  # a story, and a page
 
 
+# what click 8.2 always does, and has no name for any more
+APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+
+
 def run(*words, code=0, **named):
-    done = CliRunner().invoke(main, [str(word) for word in words], **named)
-    assert done.exit_code == code, done.output
-    return done
+    """What a command prints: on standard output, on standard error, and in all."""
+    done = CliRunner(**APART).invoke(main, [str(word) for word in words], **named)
+    output = done.stdout + done.stderr
+    assert done.exit_code == code, output
+    return SimpleNamespace(stdout=done.stdout, stderr=done.stderr, output=output)
 
 
 @pytest.fixture(scope="module")
@@ -105,21 +113,63 @@ def test_a_help_ends_with_examples_that_the_command_takes(name):
         command.make_context(command.name, list(words))  # wrong usage raises
 
 
+def commands_of(page: str) -> list[list[str]]:
+    """The words after ``$ hardsight`` in the console blocks of a page, without comments."""
+    blocks = re.findall(r"^ *```console\n(.*?)```", page, re.M | re.S)
+    lines = re.sub(r"\\\n\s*", " ", "".join(blocks)).splitlines()
+    typed = [line.partition("$ ")[2] for line in lines]
+    return [shlex.split(line, comments=True)[1:] for line in typed if line.startswith("hardsight ")]
+
+
+def test_every_command_on_a_page_is_one_that_the_program_takes():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    typed = [words for page in pages for words in commands_of(page.read_text(encoding="utf-8"))]
+    assert len(typed) > 60
+    for words in typed:
+        context, command = click.Context(main), main
+        while isinstance(command, click.Group):
+            command, words = command.get_command(context, words[0]), words[1:]
+        command.make_context(command.name, list(words))  # wrong usage raises
+
+
 def test_an_example_that_the_command_does_not_take_is_found():
     with pytest.raises(click.NoSuchOption):
         COMMANDS["report"].make_context("report", ["run", "--no-such-flag"])
 
 
-@pytest.mark.parametrize("name", ["score", "evaluate", "adapt", "queue", "study degradation"])
+LONG = ["score", "evaluate", "adapt", "queue", "study degradation"]
+
+
+@pytest.mark.parametrize("name", LONG)
 def test_a_long_help_has_sections(name):
-    said = run(*name.split(), "--help").output
+    said = run(*name.split(), "--help-all").output
     headings = re.findall(r"^([A-Z][^\n]*):$", said, re.M)
     assert headings[0] == "Options"
     assert {"Data", "Pictures", "The run"} <= set(headings)
     listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", said, re.M)
     shown = [flag for option in COMMANDS[name].params for flag in option.opts
              if flag.startswith("--")]  # fmt: skip
-    assert sorted(listed) == sorted([*shown, "--help"])  # each option once
+    assert sorted(listed) == sorted([*shown, "--help", "--help-all"])  # each option once
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_help_fits_a_screen_and_ends_with_an_example(name):
+    said = run(*name.split(), "--help", terminal_width=100).output
+    lines = said.rstrip().splitlines()
+    assert len(lines) <= 60
+    last = said.replace("\\\n", " ").rstrip().splitlines()[-1]
+    assert last.strip().startswith("hardsight ")
+    words = set(re.findall(r"--[\w-]+", re.sub(r"-\n\s+", "-", said)))
+    assert ("--help-all" in words) == ("More options" in said)
+    for option in COMMANDS[name].params:  # each is at least named
+        assert option.param_type_name != "option" or option.hidden or words & set(option.opts)
+
+
+def test_a_sentence_of_the_short_help_has_whole_brackets():
+    said = run("adapt", "--help", terminal_width=100).output
+    whole = r"--source-epochs .* Epochs on the source \(10; 0 for a trained model\)\n"
+    assert re.search(whole, said)
+    assert re.search(r"--epochs .* Epochs of every round \(2\)\n", said)
 
 
 def test_results_as_json(scored, tmp_path):
@@ -167,6 +217,31 @@ def test_patches_as_json(tmp_path):
     assert json.loads(merged.stdout)["out"] == str(out)
 
 
+def test_failures_as_json(scored, tmp_path):
+    words, folder = scored
+    for code, typed, reason in (
+        (1, [*words, "--out", folder], "--resume"),  # there is a run already
+        (2, [*words, "--out", tmp_path / "x", "--scores", "avhh"], "Did you mean 'avh'"),
+        (2, ["score", "--no-such-flag"], "No such option"),
+        (2, ["nonsense"], "unknown command 'nonsense'"),
+    ):
+        done = run(*typed, "--json", code=code)
+        told = json.loads(done.stdout)
+        assert told["exit_code"] == code
+        assert reason in told["error"]
+        assert told["error"] in done.stderr  # for people, as without the flag
+        assert run(*typed, code=code).stdout == ""
+
+
+def test_json_is_one_value_that_every_parser_and_locale_reads(monkeypatch):
+    odd = Finding("ü\udce4", float("nan"), True, Path("x"), np.float32("inf"))
+    monkeypatch.setattr("hardsight.run.doctor.findings", lambda: [odd])
+    said = run("doctor", "--json").stdout
+    assert said.isascii()
+    (told,) = json.loads(said, parse_constant=pytest.fail)
+    assert told == {"part": "ü\udce4", "found": None, "ok": True, "purpose": "x", "step": None}
+
+
 def test_quiet_leaves_results_and_warnings_and_nothing_else(scored, tmp_path, monkeypatch):
     words, _ = scored
     log, at_work, run_score = logging.getLogger("hardsight"), [], hs.run.score.run_score
@@ -201,6 +276,27 @@ def test_progress_can_be_turned_off_for_all(monkeypatch, capsys):
     assert shown(show=True)  # who asks for a bar gets it
 
 
+def test_a_log_has_a_line_of_progress_every_half_minute(monkeypatch, caplog):
+    monkeypatch.delenv("HARDSIGHT_PROGRESS", raising=False)
+    caplog.set_level(logging.INFO, "hardsight")
+
+    def lines(**named):
+        clock = iter([0, 10, 31, 40])
+        with monkeypatch.context() as at:
+            at.setattr("time.monotonic", lambda: next(clock))
+            with progress("scoring", total=4000, **named) as advance:
+                for units in (1000, 200, 0):
+                    advance(units)
+        said = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return said
+
+    assert lines() == ["scoring: 1,200 of 4,000"]
+    assert lines(show=False) == []
+    monkeypatch.setenv("HARDSIGHT_PROGRESS", "off")
+    assert lines() == []
+
+
 def test_verbose_says_where_an_error_came_from(tmp_path):
     words = ("report", tmp_path / "nothing")
     assert "Traceback" not in run(*words, code=2).output
@@ -209,7 +305,7 @@ def test_verbose_says_where_an_error_came_from(tmp_path):
 
 def test_exit_codes(scored, tmp_path):
     words, folder = scored
-    assert run("cache", "list").exit_code == 0
+    run("cache", "list", code=0)
     run(*words, "--out", folder, code=1)  # there is a run already
     run(*words, "--out", tmp_path / "x", "--scores", "avhh", code=2)
     run("score", "--no-such-flag", code=2)
@@ -289,7 +385,7 @@ def test_names_that_the_locale_cannot_read_are_said_with_the_way_out(monkeypatch
     assert isinstance(CliRunner().invoke(main, ["report", "run"]).exception, UnicodeEncodeError)
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
     assert (
-        "reads names as ascii; run it again with PYTHONUTF8=1"
+        "takes names as ascii; run it again with PYTHONUTF8=1"
         in run("report", "run", code=1).stderr
     )
 

@@ -138,7 +138,7 @@ def test_without_its_data_a_dataset_has_no_pictures_and_says_so(run, photos, tmp
     done = export_run(run, "huggingface", out=tmp_path / "hf")
     schema = pq.read_schema(tmp_path / "hf" / "data" / "train-00000-of-00001.parquet")
     assert "image" not in schema.names
-    assert any("there are no pictures in it" in note for note in done.notes)
+    assert any("there are no pictures or texts in it" in note for note in done.notes)
     export_run(run, "huggingface", out=tmp_path / "hf", data=tmp_path / "moved", overwrite=True)
     schema = pq.read_schema(tmp_path / "hf" / "data" / "train-00000-of-00001.parquet")
     assert "image" in schema.names
@@ -219,7 +219,7 @@ def test_what_cannot_be_is_refused_in_words(run, photos, tmp_path):
     with pytest.raises(OptionError, match="image_url cannot be used here"):
         export_run(run, "fiftyone", out=tmp_path / "x", image_url="y")
     photos.rename(tmp_path / "moved")
-    with pytest.raises(DataError, match="fiftyone needs the pictures, but the data cannot be"):
+    with pytest.raises(DataError, match="fiftyone needs the pictures or texts, but the data"):
         export_run(run, "fiftyone", out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
@@ -265,3 +265,53 @@ def test_settings_of_argilla_name_every_class(tmp_path, photos):
     # names that its lists of settings have as methods are refused there
     named = {part["name"] for part in (*settings["metadata"], *settings["fields"])}
     assert not named & set(dir(list))
+
+
+@pytest.fixture
+def text_run(tmp_path):
+    """A run about texts in columns of other names, the second of which the model doubts."""
+    data, options = made.texts_of_other_columns(tmp_path)
+    source = open_source(data, **options)
+    prediction = source.labels.copy()
+    prediction[1] = 2
+    columns = {key: options[key] for key in ("text_column", "label_column")}
+    return run_of(tmp_path / "run", source, classes=list(made.CLASSES), prediction=prediction,
+                  read_by=columns)  # fmt: skip
+
+
+def test_texts_travel_to_the_tools_that_show_them(text_run, tmp_path):
+    done = export_run(text_run, "label-studio", out=tmp_path / "ls")
+    tasks = json.loads((tmp_path / "ls" / "tasks.json").read_text("utf-8"))
+    assert (done.rows, done.notes) == (len(tasks), ())
+    task = next(task for task in tasks if task["data"]["index"] == 1)
+    assert task["data"]["text"] == made.TEXTS[1]
+    assert task["predictions"][0]["result"][0]["to_name"] == "text"
+    root = ElementTree.parse(tmp_path / "ls" / "config.xml").getroot()
+    assert root.find("Text[@name='text']").get("value") == "$text"
+    assert root.find("Choices").get("toName") == "text"
+    export_run(text_run, "argilla", out=tmp_path / "argilla")
+    records = json.loads((tmp_path / "argilla" / "records.json").read_text("utf-8"))
+    record = next(record for record in records if record["id"] == "1")
+    settings = json.loads((tmp_path / "argilla" / ".argilla" / "settings.json").read_text())
+    assert record["fields"]["text"] == made.TEXTS[1]
+    assert [(one["name"], one["type"]) for one in settings["fields"]] == [
+        ("text", "text"), ("reason", "text")
+    ]  # fmt: skip
+    export_run(text_run, "huggingface", out=tmp_path / "hf")
+    assert datasets.load_dataset(str(tmp_path / "hf"), split="train")["text"][:] == made.TEXTS
+    with pytest.raises(DataError, match="FiftyOne shows pictures, and these examples are texts"):
+        export_run(text_run, "fiftyone", out=tmp_path / "fo")
+
+
+def test_what_would_hold_nothing_is_refused(run, photos, tmp_path):
+    for file in photos.rglob("*.png"):
+        file.write_bytes(b"")
+        file.rename(file.with_name(f"other-{file.name}"))
+    with pytest.raises(DataError, match="none of the 4 examples has a picture that can be read"):
+        export_run(run, "label-studio", out=tmp_path / "ls")
+    assert not (tmp_path / "ls").exists()
+
+
+def test_local_files_of_label_studio_are_named_by_their_whole_path(array_run, tmp_path):
+    done = export_run(array_run, "label-studio", out=tmp_path / "x" / ".." / "ls")
+    assert done.notes[0].endswith(f"DOCUMENT_ROOT={tmp_path / 'ls'}")

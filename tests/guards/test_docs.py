@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 
@@ -96,3 +97,30 @@ def test_committed_results_name_no_folder_of_the_machine_that_made_them():
     assert len(made) > 40
     found = [str(file) for file in made if folder.search(file.read_text(encoding="utf-8"))]
     assert found == []
+
+
+def stored_results() -> dict[str, list[tuple[str, bool]]]:
+    """Scale, and whether it was a GPU, of every committed result, by experiment."""
+    found: dict[str, list[tuple[str, bool]]] = {}
+    for file in sorted((ROOT / "results").glob("*/result.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        on_gpu = result["hardware"]["gpu"] is not None
+        found.setdefault(result["name"], []).append((result["scale"], on_gpu))
+    return found
+
+
+def test_the_page_of_limits_names_the_experiments_without_results():
+    from hardsight.experiments import EXPERIMENTS
+
+    stored = stored_results()
+    page = (ROOT / "docs" / "guides" / "limits.md").read_text(encoding="utf-8")
+    said = {
+        kind: re.findall(r"`([\w-]+)`", names)
+        for kind, names in re.findall(r"^\| (no stored|a result|a scale)[^|]*\|(.*)\|$", page, re.M)
+    }
+    on_gpu = {name for name, runs in stored.items() if any(gpu for _, gpu in runs)}
+    at_paper = {name for name, runs in stored.items() if "paper" in dict(runs)}
+    has_paper = {name for name, spec in EXPERIMENTS.items() if "paper" in spec.scales}
+    assert said["no stored"] == sorted(EXPERIMENTS.keys() - stored.keys())
+    assert said["a result"] == sorted(stored.keys() - on_gpu)
+    assert said["a scale"] == sorted(has_paper - at_paper)

@@ -76,3 +76,23 @@ def test_the_ends_of_the_versions_are_tested_with_every_extra():
     installed = set(re.findall(r"^install (\w+)", script, re.MULTILINE))
     filled = {extra for extra in EXTRAS if PROJECT["optional-dependencies"][extra]}
     assert installed == filled
+
+
+def test_every_file_that_states_the_version_states_the_same_one():
+    import hardsight
+
+    version = PROJECT["version"]
+    assert hardsight.__version__ == version
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.+)$", citation, re.M) == [version]
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.findall(r"^## (?!Unreleased)(\S+)", changes, re.M)[0]
+    assert newest == version
+
+
+def test_the_changelog_keeps_its_order():
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    order = ["Added", "Changed", "Deprecated", "Removed", "Fixed"]
+    for section in re.split(r"^## ", changes, flags=re.M)[1:]:
+        kinds = re.findall(r"^### (.+)$", section, re.M)
+        assert kinds == [kind for kind in order if kind in kinds]

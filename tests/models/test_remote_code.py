@@ -132,7 +132,7 @@ def test_an_image_processor_of_the_folder_is_refused_too(folder, mark, yes):
 
 @pytest.mark.parametrize("command", ["score", "evaluate", "study degradation", "adapt"])
 def test_help_says_that_the_option_runs_code(command):
-    text = CliRunner().invoke(main, [*command.split(), "--help"]).output
+    text = CliRunner().invoke(main, [*command.split(), "--help-all"]).output
     words = " ".join(text.split())
     assert "--trust-remote-code" in words
     assert "Run Python files that an hf: model brings" in words

@@ -4,9 +4,12 @@ import base64
 import io
 import json
 import math
+import shutil
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 import hardsight as hs
@@ -76,7 +79,37 @@ def test_a_scoring_run_keeps_what_the_app_shows(tmp_path):
         # embeddings are kept in half precision
         np.testing.assert_allclose(own, table.column("target_angle")[index], atol=2e-3)
         assert len(app.get(f"similar/{index}").json()["similar"]) == 5
+    named = [[one["label"] for one in app.example(index).nearest] for index in (0, 7, 500)]
     app.close()
+    # every run keeps the nearest classes of the examples in doubt, also without embeddings
+    shutil.rmtree(tmp_path / "run" / "embeddings")
+    (tmp_path / "run" / "neighbours.parquet").unlink()
+    app = made.App(tmp_path / "run")
+    assert app.get("start").json()["nearest_note"] == ""
+    for index, labels in zip((0, 7, 500), named, strict=True):
+        item = app.example(index)
+        assert [one["label"] for one in item.nearest] == labels
+        own = next(one["angle"] for one in item.nearest if one["label"] == item.label)
+        np.testing.assert_allclose(own, table.column("target_angle")[index], atol=1e-6)
+    app.close()
+    (tmp_path / "run" / "nearest.parquet").write_bytes(b"PAR1 damaged")
+    app = made.App(tmp_path / "run")
+    assert app.example(7).nearest == []  # the table has no margin, which would tell two
+    app.close()
+
+
+def test_nearest_classes_are_kept_of_examples_whose_label_is_in_doubt(tmp_path):
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    rng = np.random.default_rng(0)
+    net[1].weight.data = torch.from_numpy(rng.normal(size=(10, 64)).astype(np.float32))
+    scores, plain = ["avh", "model_confidence"], {"mean": (0.0,), "std": (1.0,)}
+    table = hs.score(net, "builtin:digits", scores=scores, out=tmp_path / "run", **plain)
+    kept = pq.read_table(tmp_path / "run" / "nearest.parquet")
+    confidence = table.column("model_confidence")
+    wanted = table.column("index")[confidence < 0.9]
+    assert 0 < len(wanted) < len(table)
+    assert kept["index"].to_pylist() == wanted.tolist()
+    assert "nearest classes" not in table.columns
 
 
 def test_a_copy_is_at_angle_zero_and_what_has_no_angle_is_left_out(run, with_app):

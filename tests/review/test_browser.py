@@ -100,6 +100,7 @@ def notice(driver, part):
 def test_the_queue_by_keyboard_alone(page, run):
     first = ready(page)
     heading = text(page, ".panel h2")
+    said = text(page, ".panel .prediction")
     second = act(page, Keys.ENTER)
     third = act(page, "k")
     press(page, "/")
@@ -111,6 +112,7 @@ def test_the_queue_by_keyboard_alone(page, run):
     assert len({first, second, third, fourth, fifth, sixth}) == 6
     found = decisions(run).set_index("index")
     assert heading == f"{NAMES[found.old[first]]} → {NAMES[found.new[first]]}"
+    assert said == f"prediction {NAMES[found.new[first]]} · likely wrong label"
     assert found.verdict.to_dict() == {
         first: "relabel",
         second: "keep",
@@ -120,6 +122,10 @@ def test_the_queue_by_keyboard_alone(page, run):
     assert found.new[third] == 3
     assert text(page, ".progress p").startswith("5 of 6")
     assert "class" not in page.current_url
+    press(page, "s")
+    until(page, lambda d: "All decided" in text(d, ".panel"))
+    press(page, Keys.ARROW_LEFT)  # to the last one, not to the one before it
+    assert ready(page) == sixth
 
 
 def test_undo_goes_back_also_after_a_reload_in_the_middle(page, run):
@@ -380,6 +386,33 @@ def test_long_names_of_classes_stay_inside_the_angle_diagram(chromium, tmp_path,
     )
     assert len(beyond) == 3
     assert max(beyond) <= 1
+    chromium.get("about:blank")
+    review.close()
+
+
+@pytest.mark.parametrize("first", [2, 86, 150])
+def test_labels_of_near_classes_do_not_cover_each_other(chromium, run, first):
+    (run / "embeddings").mkdir()
+    np.save(run / "embeddings" / "00000000.npy", np.tile(np.float32([1, 0]), (60, 1)))
+    angles = np.radians(first + np.arange(5))
+    weights = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    np.save(run / "embeddings" / "class_weights.npy", weights)
+    review = served(run)
+    resize(chromium, 1280, 900)
+    visit(chromium, review.url)
+    boxes = chromium.execute_script(
+        "const drawn = document.querySelector('svg.angles'), all = drawn.getBoundingClientRect();"
+        "return [all, ...[...drawn.querySelectorAll('text')].map((t) => t.getBoundingClientRect())]"
+        ".map((box) => [box.left, box.right, box.top, box.bottom])"
+    )
+    around, *labels = boxes
+    assert len(labels) == 6  # with that of the example itself
+    for at, (left, right, top, bottom) in enumerate(labels):
+        assert around[0] <= left < right <= around[1] + 1
+        assert around[2] <= top < bottom <= around[3]
+        for other in labels[:at]:
+            apart = right <= other[0] or other[1] <= left
+            assert apart or bottom <= other[2] + 3 or other[3] <= top + 3
     chromium.get("about:blank")
     review.close()
 

@@ -14,6 +14,7 @@ import hardsight as hs
 from hardsight.cli import main
 from hardsight.errors import RunExistsError
 from hardsight.run.demo import run_demo
+from hardsight.run.evaluate import Explainer
 from tests.review.made import App
 
 
@@ -70,6 +71,16 @@ def test_the_demo_ends_with_the_review_of_its_planted_errors(demo, tmp_path):
     printed = hs.read_table(folder / "train").suspects(10)["index"].tolist()  # "yes" for nine
     assert [item["index"] for item in items] == printed
     assert all(item["suggestion"] >= 0 and item["reason"] and item["curve"] for item in items[:9])
+    assert all(len(item["nearest"]) >= 5 for item in items)
+
+
+def test_the_review_of_the_demo_can_show_where_its_model_looked(demo):
+    folder, _ = demo
+    explainer = Explainer(hs.read_table(folder / "train"), {"data": str(folder / "train.npz")})
+    picture, label = explainer.explained(7, "7")
+    explainer.close()
+    assert picture
+    assert 0 <= label < 10
 
 
 def test_a_second_demo_replaces_the_first_and_nothing_else(tmp_path):

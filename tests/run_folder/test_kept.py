@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -13,11 +14,18 @@ def file(tmp_path):
     return tmp_path / "kept.sqlite"
 
 
-def opened(file, about="one", most_bytes=1000):
-    return KeptBytes(file, about=about, most_bytes=most_bytes)
+@pytest.fixture
+def opened():
+    """Opens a file, and closes it after the test."""
+    with ExitStack() as stack:
+
+        def opens(file, about="one", most_bytes=1000):
+            return stack.enter_context(closing(KeptBytes(file, about=about, most_bytes=most_bytes)))
+
+        yield opens
 
 
-def test_what_is_put_is_there_for_the_next_process(file):
+def test_what_is_put_is_there_for_the_next_process(opened, file):
     first = opened(file)
     first.put("a", b"\x00abc")
     first.close()
@@ -27,14 +35,14 @@ def test_what_is_put_is_there_for_the_next_process(file):
     assert kept_count(file) == 1
 
 
-def test_what_belongs_to_something_else_is_forgotten(file):
+def test_what_belongs_to_something_else_is_forgotten(opened, file):
     first = opened(file)
     first.put("a", b"abc")
     first.close()
     assert opened(file, about="another").get("a") is None
 
 
-def test_the_longest_unused_make_room(file):
+def test_the_longest_unused_make_room(opened, file):
     kept = opened(file)
     for name in "abcdefghi":
         kept.put(name, bytes(100))
@@ -49,21 +57,21 @@ def test_the_longest_unused_make_room(file):
     assert kept.get("large") is None
 
 
-def test_the_file_does_not_grow_beyond_its_bound(file):
+def test_the_file_does_not_grow_beyond_its_bound(opened, file):
     kept = opened(file, most_bytes=200_000)
     for number in range(300):
         kept.put(str(number), os.urandom(5000))
     assert file.stat().st_size < 2 * 200_000
 
 
-def test_a_damaged_file_is_begun_again(file):
+def test_a_damaged_file_is_begun_again(opened, file):
     file.write_bytes(b"not a database at all" * 100)
     kept = opened(file)
     kept.put("a", b"abc")
     assert kept.get("a") == b"abc"
 
 
-def test_a_place_that_cannot_be_written_keeps_nothing(tmp_path):
+def test_a_place_that_cannot_be_written_keeps_nothing(opened, tmp_path):
     kept = opened(tmp_path / "missing" / "kept.sqlite")
     kept.put("a", b"abc")
     assert kept.get("a") is None
@@ -71,7 +79,7 @@ def test_a_place_that_cannot_be_written_keeps_nothing(tmp_path):
     kept.close()
 
 
-def test_a_disk_that_is_full_keeps_what_was_there(file):
+def test_a_disk_that_is_full_keeps_what_was_there(opened, file):
     kept = opened(file, most_bytes=10**6)
     kept.put("a", b"abc")
     limits = sqlite3.connect(file)
@@ -83,7 +91,7 @@ def test_a_disk_that_is_full_keeps_what_was_there(file):
     assert kept.get("a") == b"abc"
 
 
-def test_two_processes_may_keep_at_the_same_time(file):
+def test_two_processes_may_keep_at_the_same_time(opened, file):
     one, other = opened(file), opened(file)
     one.put("a", b"1")
     other.put("b", b"2")

@@ -6,6 +6,7 @@ import pickle
 import socket
 import subprocess
 import sys
+from functools import partialmethod
 
 import fsspec
 import numpy as np
@@ -165,14 +166,20 @@ def test_a_lock_of_this_machine_whose_owner_is_gone_holds_nobody_up(store):
         pytest.fail("nobody can know that it is gone")
 
 
-def test_a_store_that_cannot_lock_says_so(store, monkeypatch):
-    def pipe(self, path, value, **options):
-        if "mode" in options:
-            raise ValueError("no such condition")
-        return plain(self, path, value)
+def refuse(system, plain, path, value, mode="overwrite"):
+    if mode == "create":
+        raise ValueError("no such condition")
+    plain(system, path, value)
 
+
+def forget(system, plain, path, value, **_):
+    plain(system, path, value)
+
+
+@pytest.mark.parametrize("pipe", [refuse, forget])
+def test_a_store_that_cannot_lock_says_so(store, monkeypatch, pipe):
     plain = type(store).pipe_file
-    monkeypatch.setattr(type(store), "pipe_file", pipe)
+    monkeypatch.setattr(type(store), "pipe_file", partialmethod(pipe, plain))
     with (
         pytest.warns(HardsightWarning, match="cannot be locked"),
         held(place_of(f"{RUN}/.lock")),

@@ -476,3 +476,24 @@ def test_the_own_angle_is_exact_where_pairs_cannot_be_picked_out():
     )
     expected = torch.full((4, 1), 1e-5 / (3 * math.pi / 2))
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_the_nearest_classes_are_those_of_the_smallest_angles(count):
+    generator = torch.Generator().manual_seed(1)
+    w = torch.randn(10, 6, generator=generator)
+    x = torch.randn(8, 6, generator=generator)
+    x[0] = 3 * w[4] + 1e-4 * torch.eye(6)[0]  # nearer than a cosine in float32 can tell
+    x[1], x[2, 0] = 0.0, math.nan
+    classes, angles = TiledHead(w).nearest(x, count)
+    assert classes.shape == angles.shape == (8, min(count, 10))
+    assert (classes[1:3] == -1).all()
+    assert angles[1:3].isnan().all()
+    known = [0, 3, 4, 5, 6, 7]
+    a, b = x[known].double().numpy(), w.double().numpy()
+    a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (a, b))
+    apart = np.linalg.norm(a[:, None] - b, axis=2)
+    exact = 2 * np.arctan2(apart, np.linalg.norm(a[:, None] + b, axis=2))
+    order = np.argsort(exact, axis=1)[:, :count]
+    np.testing.assert_array_equal(classes[known], order)
+    np.testing.assert_allclose(angles[known], np.take_along_axis(exact, order, 1), atol=1e-6)

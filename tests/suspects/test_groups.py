@@ -27,10 +27,12 @@ def group_of(probs, label, **more):
         ([0.02, 0.15, 0.11, 0.72], 2, "likely wrong label",
          "To the model dog is more than twice as probable as cat."),
         ([0.3, 0.2, 0.02, 0.48], 2, "likely wrong label", "more than twice as probable"),
-        ([0.33, 0.3, 0.02, 0.35], 2, "unlike all classes", "No class fits as well"),
+        ([0.33, 0.3, 0.02, 0.35], 2, "unlike all classes", "No class fits even half as well"),
         ([0.02, 0.5, 0.45, 0.03], 2, "ambiguous between two classes", "between cat and bee."),
         ([0.02, 0.45, 0.5, 0.03], 2, "ambiguous between two classes", "cat and another class"),
-        ([0.3, 0.2, 0.24, 0.26], 1, "unlike all classes", "No class fits as well"),
+        ([0.3, 0.2, 0.24, 0.26], 1, "unlike all classes", "No class fits even half as well"),
+        ([0.13, 0.37, 0.36, 0.14], 2, "ambiguous between two classes", "between cat and bee."),
+        ([0.08, 0.08, 0.7, 0.14], 2, "hard but right", "by less than is usual of cat"),
         ([0.1, 0.05, 0.75, 0.1], 2, "hard but right", "by less than is usual of cat"),
         ([0.01, 0.01, 0.97, 0.01], 2, "no doubt", "agrees with the label cat"),
     ],
@@ -89,6 +91,28 @@ def test_groups_do_not_depend_on_the_order_of_the_rows():
     mixed = np.random.default_rng(0).permutation(800)
     shuffled = made.ScoreTable(table.to_arrow().take(mixed))
     np.testing.assert_array_equal(suspects_of(shuffled).group, suspects_of(table).group[mixed])
+
+
+@pytest.mark.parametrize(
+    ("suspicion", "confidence", "rival_confidence", "group"),
+    [
+        (0.65, 0.17, 0.51, "likely wrong label"),  # three times as probable, whatever the margin
+        (0.45, 0.23, 0.52, "ambiguous between two classes"),  # memorised late
+        (0.24, 0.41, 0.36, "ambiguous between two classes"),
+    ],
+)
+def test_of_training_mean_probabilities_tell_the_group(
+    suspicion, confidence, rival_confidence, group
+):
+    n = 40
+    columns = {
+        "map_confidence": np.where(np.arange(n) > 0, 0.8, confidence),
+        "rival_confidence": np.where(np.arange(n) > 0, 0.1, rival_confidence),
+        "rival": np.where(np.arange(n) > 0, -1, 1),
+    }
+    doubt = np.where(np.arange(n) > 0, 0.02, suspicion)
+    found = suspects_of(made.tracked(doubt, np.repeat([0, 1], n // 2), **columns))
+    assert found.groups[found.group[0]] == group
 
 
 def test_the_probability_of_the_rival_through_training_decides_not_odds_of_averages():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from hardsight.data.formats._stored import MemoryArray
+from hardsight.data.formats._stored import MemoryArray, StoredArray
 from hardsight.data.pixels import eight_bit, picture
 from hardsight.data.source import (
     HUMAN_COUNTS,
@@ -22,12 +23,6 @@ from hardsight.data.source import (
     row_marks,
 )
 from hardsight.errors import DataError, ShapeError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from hardsight.data.formats._stored import StoredArray
-    from hardsight.data.source import ExampleSource
 
 
 class ArraySource(ExampleSource):

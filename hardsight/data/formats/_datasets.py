@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.data.formats._readings import check_reading, evenly_spaced_samples
 from hardsight.data.source import (
@@ -25,9 +26,6 @@ from hardsight.data.source import (
     stream_digest,
 )
 from hardsight.errors import BadExampleError, DataError, HardsightError, RunMismatchError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _MOST_KEPT = 320  # samples; no look goes further, and few enough to hold
 INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")

@@ -5,15 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
 
 from hardsight._checks import warn
-from hardsight.data.formats._stored import ARRAY_SUFFIXES, ChosenRows, split_member, stored_arrays
+from hardsight.data.formats._stored import (
+    ARRAY_SUFFIXES,
+    ChosenRows,
+    StoredArray,
+    split_member,
+    stored_arrays,
+)
 from hardsight.data.source import (
+    ExampleSource,
     Fingerprint,
+    LabelPlace,
     are_names,
     check_lengths,
     class_indices,
@@ -24,13 +33,6 @@ from hardsight.data.source import (
     in_memory,
 )
 from hardsight.errors import AmbiguousHeadError, DataError, LabelError, OptionError, ShapeError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from hardsight.data.formats._stored import StoredArray
-    from hardsight.data.source import ExampleSource, LabelPlace
-
 
 _SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9  # to tell which way a square head is stored
 _CLEAR = 4.0  # deviations of a fair coin
@@ -57,6 +59,8 @@ class EmbeddingSource:
         class_weights: ``[C, D]``, or ``None`` if the file holds none.
         bias: ``[C]`` or ``None``.
         shown: the examples that the embeddings are of, as people see them, if they are at hand.
+        made_of: data by name whose examples these are, row for row and label for label: then that
+            is the data which a run is about.
         label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
         patches: facts about the patches that changed its labels, in their order.
         numbers: as in :class:`ExampleSource`.
@@ -68,6 +72,7 @@ class EmbeddingSource:
     """
 
     shown: ExampleSource | None = None
+    made_of: ExampleSource | None = None
     label_place: LabelPlace | None = None
     patches: tuple[Mapping[str, Any], ...] = ()
     numbers: NDArray[np.int64] | None = None
@@ -160,11 +165,13 @@ class EmbeddingSource:
     def relabelled(self, labels: NDArray[np.int64]) -> EmbeddingSource:
         """The same rows with other labels, ``[N]``, of the same classes."""
         other = copy.copy(self)
-        other.labels = labels
+        other.labels, other.made_of = labels, None
         return other
 
     def fingerprint(self) -> str:
         """SHA-256 over shapes, labels, class weights and evenly spaced rows."""
+        if self.made_of is not None:
+            return self.made_of.fingerprint()
         mark = Fingerprint("embeddings")
         self._rows.add_to(mark)
         mark.add_array(self.labels).add_names(self.classes)

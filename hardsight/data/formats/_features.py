@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from numpy.typing import NDArray
 
 from hardsight.data.formats._stored import StoredArray
 from hardsight.data.formats._tables import LABELS, chosen_column
 from hardsight.data.source import in_memory
 from hardsight.errors import DataError, ShapeError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class FeatureRows:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
 
 from hardsight._checks import warn
 from hardsight.data.pixels import EXTENSIONS, decode_file
@@ -23,9 +23,6 @@ from hardsight.data.source import (
     is_regular,
 )
 from hardsight.errors import DataError, NoClassFoldersError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 _SAMPLE_IMAGES = 64  # of which the fingerprint reads a part
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")

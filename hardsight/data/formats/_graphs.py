@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.data.graphs import Graph, Graphs
 from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices
 from hardsight.errors import BadExampleError, DataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 GRAPHS = "_graph_indicator.txt"  # ends the file that a folder of graphs is known by
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from hardsight._checks import first_line
 from hardsight.data.formats._parquet import LABEL_COLUMNS
 from hardsight.data.formats._tables import IMAGE_COLUMNS
 from hardsight.data.pixels import decode, decode_file
 from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, evenly_spaced
 from hardsight.errors import BadExampleError, DataError, MissingDataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class HuggingFaceSource(ExampleSource):
@@ -116,11 +115,11 @@ def load_from_hub(name: str, split: str | None) -> Any:
     except DataError:
         raise
     except datasets.exceptions.DatasetNotFoundError as err:
-        raise MissingDataError(f"no dataset hub:{name}: {_first_line(err)}") from err
+        raise MissingDataError(f"no dataset hub:{name}: {first_line(err)}") from err
     except Exception as err:  # the hub, its cache and its builders raise almost anything
         raise DataError(
             f"cannot load hub:{name} with split={split!r}: {type(err).__name__}: "
-            f"{_first_line(err)}; check the name, the split and the network"
+            f"{first_line(err)}; check the name, the split and the network"
         ) from err
 
 
@@ -141,7 +140,3 @@ def _chosen(kinds: Any, kind: type, preferred: Sequence[str], role: str, spec: s
         f"expected one {role} column in {spec}, but {said}, among {', '.join(kinds)}; rename it "
         f"to {role!r} with dataset.rename_column"
     )
-
-
-def _first_line(err: BaseException) -> str:
-    return (str(err).strip().splitlines() or [type(err).__name__])[0]

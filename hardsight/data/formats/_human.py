@@ -8,20 +8,16 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hardsight.data.formats._parquet import opened
 from hardsight.data.formats._stored import stored_arrays
-from hardsight.data.source import HUMAN_COUNTS, existing
+from hardsight.data.source import HUMAN_COUNTS, ExampleSource, existing
 from hardsight.errors import DataError, MissingDataError, ShapeError
-from hardsight.run_folder import open_parquet
 from hardsight.table import ScoreTable
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.data.source import ExampleSource
 
 _INDEX_COLUMN = "index"
 _ID_COLUMNS = ("id", "image", "path", "file", "filename", "image_name")
@@ -166,13 +162,7 @@ def _stored_counts(path: Path) -> NDArray[Any]:
 
 
 def _parquet_counts(path: Path) -> NDArray[Any]:
-    import pyarrow as pa
-
-    try:
-        file = open_parquet(path)
-    except (pa.ArrowInvalid, OSError) as err:
-        raise DataError(f"{path} is not a readable parquet file: {err}") from err
-    with file:
+    with opened(path) as file:
         if HUMAN_COUNTS not in file.schema_arrow.names:
             raise DataError(
                 f"expected a column {HUMAN_COUNTS!r} in {path}, got "

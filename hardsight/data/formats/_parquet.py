@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from hardsight.data.formats._stored import StoredArray
 from hardsight.data.formats._tables import (
@@ -39,9 +40,6 @@ from hardsight.data.source import (
 )
 from hardsight.errors import BadExampleError, DataError, ShapeError
 from hardsight.run_folder import open_parquet
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LABEL_COLUMNS = ("label", "labels")
 EMBEDDING_COLUMNS = ("embeddings", "embedding")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.data.source import evenly_spaced, in_memory, states_kept
 from hardsight.errors import DataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _LOOKED_AT = 32  # samples
 _ENOUGH = 8  # of them that count up cannot be labels by chance

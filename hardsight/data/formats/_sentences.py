@@ -8,19 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from hardsight.data.formats._tables import rows_of_split
 from hardsight.data.formats._texts import TEXTS, check_are_texts, table_column
-from hardsight.data.source import Example, ExampleSource, Fingerprint, existing
+from hardsight.data.source import (
+    Example,
+    ExampleSource,
+    Fingerprint,
+    InputKind,
+    SourceView,
+    existing,
+)
 from hardsight.data.texts import Sentence, Sentences, TargetTokens
 from hardsight.errors import DataError, OptionError
-
-if TYPE_CHECKING:
-    from hardsight.data.source import InputKind, SourceView
 
 LINE_SUFFIXES = (".txt",)
 SENTENCE, POSITION, TOKEN, GIVEN = "sentence", "position", "token", "given"

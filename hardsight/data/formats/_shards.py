@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hardsight.data.formats._folder import printable
 from hardsight.data.pixels import EXTENSIONS, decode
@@ -22,9 +23,6 @@ from hardsight.data.source import (
     class_indices,
 )
 from hardsight.errors import BadExampleError, DataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TAR, PACKED_TAR = ".tar", (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _CLASS, _FACTS, _LABEL = "cls", "json", "label"

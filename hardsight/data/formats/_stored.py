@@ -19,17 +19,13 @@ import zlib
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hardsight.data.source import is_regular
+from hardsight.data.source import Fingerprint, is_regular
 from hardsight.errors import DataError, MissingDataError, UnsafeFileError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.data.source import Fingerprint
 
 _RELEASE_BYTES = 64 * 1024**2
 _MAP_NORESERVE = 0x4000  # Linux: a private mapping may be larger than the memory

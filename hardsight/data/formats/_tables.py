@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hardsight.data.formats._arrays import array_content
@@ -26,11 +27,6 @@ from hardsight.data.source import (
     evenly_spaced,
 )
 from hardsight.errors import BadExampleError, DataError, LabelError, OptionError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.data.source import ExampleSource
 
 # the documented name first
 PATHS = (
@@ -254,16 +250,10 @@ def csv_images(
             (LABELS if label is None else (label,), "labels"),
         )
     )
+    check_cells(header, rows, spec, quoted="a, b.png")
     for number, row in rows:
-        if len(row) != len(header):
-            raise DataError(
-                f"line {number} of {spec} has {len(row)} cells, the header {len(header)}; quote "
-                'cells that hold the separator: "a, b.png"'
-            )
         if not row[path].strip():
             raise DataError(f"line {number} of {spec} names no picture; remove it")
-    if not rows:
-        raise DataError(f"no examples in {spec}: it has no rows below its header")
     columns = {name: [row[at].strip() for _, row in rows] for at, name in enumerate(header)}
     source = listed_images(
         columns[header[path]],
@@ -415,6 +405,23 @@ def csv_cells(file: Path, spec: str) -> tuple[list[str], list[tuple[int, list[st
     if twice is not None:
         raise DataError(f"column {twice!r} is there twice in {spec}; remove one, or rename it")
     return header, rows[1:]
+
+
+def check_cells(
+    header: Sequence[str], rows: Sequence[tuple[int, list[str]]], spec: str, *, quoted: str
+) -> None:
+    """Raise ``DataError`` unless there are rows, each as long as the header.
+
+    ``quoted``: a cell that needs quotes, to show how they are written.
+    """
+    for number, row in rows:
+        if len(row) != len(header):
+            raise DataError(
+                f"line {number} of {spec} has {len(row)} cells, the header {len(header)}; quote "
+                f'cells that hold the separator: "{quoted}"'
+            )
+    if not rows:
+        raise DataError(f"no examples in {spec}: it has no rows below its header")
 
 
 def _kept_column(

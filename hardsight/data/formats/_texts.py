@@ -7,15 +7,17 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.data.formats._parquet import column_values, common_schema, stored_class_names
 from hardsight.data.formats._tables import (
     LABELS,
     PATHS,
+    check_cells,
     chosen_column,
     classes_of_all,
     csv_cells,
@@ -33,9 +35,6 @@ from hardsight.data.source import (
 )
 from hardsight.data.texts import Texts
 from hardsight.errors import BadExampleError, DataError, LabelError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # the documented name first
 TEXTS = ("text", "sentence", "review", "question", "comment", "content", "document", "body")
@@ -152,27 +151,14 @@ def is_text_list(header: Sequence[str]) -> bool:
     return bool(texts)
 
 
-def text_file(
-    file: Path,
-    *,
-    spec: str,
-    text: str | None,
-    label: str | None,
-    classes: Sequence[str] | None,
-    split: str | None,
-    max_tokens: int | None,
-    labelled: bool = True,
-) -> TextSource:
+def text_file(file: Path, *, spec: str, **options: Any) -> TextSource:
     """Texts of a CSV, TSV or JSONL file; see :func:`text_columns`."""
     columns = table_columns(file, spec)
-    source = text_columns(
-        columns, spec=spec, text=text, label=label, classes=classes, split=split,
-        max_tokens=max_tokens, labelled=labelled,
-    )  # fmt: skip
-    if not labelled:
+    source = text_columns(columns, spec=spec, **options)
+    if not options.get("labelled", True):
         return source
     form = "lines" if file.suffix.lower() in JSON_SUFFIXES else "list"
-    source.label_place = _place(form, (file,), file, columns, label, split, spec)
+    source.label_place = _place(form, (file,), file, columns, spec, **options)
     return source
 
 
@@ -193,15 +179,13 @@ def text_parquet(files: Sequence[Path], *, spec: str, **options: Any) -> TextSou
     if not options.get("labelled", True):
         return source
     root = existing(spec) if os.path.exists(spec) else files[0].parent  # a pattern has no place
-    source.label_place = _place(
-        "parquet", tuple(files), root, columns, options.get("label"), options.get("split"), spec
-    )
+    source.label_place = _place("parquet", tuple(files), root, columns, spec, **options)
     return source
 
 
 def _place(
-    form: str, files: tuple[Path, ...], root: Path, columns: Mapping[str, Any],
-    label: str | None, split: str | None, spec: str,
+    form: str, files: tuple[Path, ...], root: Path, columns: Mapping[str, Any], spec: str,
+    *, label: str | None, split: str | None, **_: Any,
 ) -> LabelPlace:  # fmt: skip
     """Where the labels of texts are."""
     name = table_column(list(columns), label, LABELS, "label", spec)
@@ -280,14 +264,7 @@ def table_column(
 
 def _csv_columns(file: Path, spec: str) -> dict[str, list[str | None]]:
     header, rows = csv_cells(file, spec)
-    for number, row in rows:
-        if len(row) != len(header):
-            raise DataError(
-                f"line {number} of {spec} has {len(row)} cells, the header {len(header)}; quote "
-                'cells that hold the separator: "good, not great"'
-            )
-    if not rows:
-        raise DataError(f"no examples in {spec}: it has no rows below its header")
+    check_cells(header, rows, spec, quoted="good, not great")
     return {name: [row[at] or None for _, row in rows] for at, name in enumerate(header)}
 
 

@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.data.formats import (
     IMAGE_LIST,
@@ -26,14 +27,9 @@ from hardsight.data.formats import (
     visda_images,
 )
 from hardsight.data.named._catalogue import DATASETS, NamedDataset
-from hardsight.data.source import SourceView
+from hardsight.data.source import ExampleSource, SourceView
 from hardsight.errors import DataError, MissingDataError
 from hardsight.registry import unknown_name
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.data.source import ExampleSource
 
 ROOT_VARIABLE = "HARDSIGHT_DATA"
 _ENDINGS = (".parquet", ".bin", ".mat")

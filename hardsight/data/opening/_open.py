@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hardsight._checks import is_url
 from hardsight.data.formats import (
@@ -77,9 +77,6 @@ from hardsight.errors import (
 from hardsight.patch import Patch, read_patch
 from hardsight.registry import nearest_name, unknown_name
 from hardsight.selection import read_rows
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

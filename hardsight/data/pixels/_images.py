@@ -11,15 +11,13 @@ import os
 import stat
 import warnings
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hardsight.errors import BadExampleError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _COMMON = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp")
 _OTHERS = (".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif")

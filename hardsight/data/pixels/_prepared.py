@@ -16,22 +16,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hardsight._checks import warn
 from hardsight.data.pixels._images import MAX_PIXELS, eight_bit, picture
-from hardsight.data.source import in_memory
+from hardsight.data.source import ExampleSource, in_memory
 from hardsight.errors import BadExampleError, DataError, OptionError
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import unknown_name
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.data.source import ExampleSource
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,

@@ -6,15 +6,13 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hardsight.data.source._source import Fingerprint, evenly_spaced, in_memory
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SAMPLES = 16
 _MOST_ITEMS = 1000  # of a list inside one example

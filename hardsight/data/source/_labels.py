@@ -5,14 +5,12 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.errors import DataError, LabelError, OptionError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]+)?")
 # From here on, class indices without names are identifiers somebody stored as labels, unless

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.data.source._source import ExampleSource
 from hardsight.data.source._view import SourceView
 from hardsight.errors import DataError, OptionError, PatchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from hardsight.patch import Changes, Patch
+from hardsight.patch import Changes, Patch
 
 CANNOT_TELL = ("keep", "drop")  # what to do with examples whose class nobody can tell
 

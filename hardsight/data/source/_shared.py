@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hardsight.data.source._source import evenly_spaced
-
-if TYPE_CHECKING:
-    from hardsight.data.source._source import ExampleSource
+from hardsight.data.source._source import ExampleSource, evenly_spaced
 
 _LOOKED_AT = 1000  # examples that are to judge
 

@@ -523,7 +523,7 @@ class ExampleSource(ABC):
         return bytes(self.images[index].tobytes())
 
     def pictures_mark(self) -> str | None:
-        """A digest that changes when a stored picture may have changed, whatever its label.
+        """A digest that changes when a stored picture may have changed, with any label.
 
         ``None`` if the pictures are not stored in files, or lie decoded in memory already.
         """

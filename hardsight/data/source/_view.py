@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from hardsight.data.source._source import HUMAN_COUNTS, Example, ExampleSource, Fingerprint, Loading
 from hardsight.errors import DataError, ShapeError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 
 class SourceView(ExampleSource):

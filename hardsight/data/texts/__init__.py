@@ -7,4 +7,5 @@ from hardsight.data.texts._sentences import TargetTokens as TargetTokens
 from hardsight.data.texts._tokens import TRUNCATED as TRUNCATED
 from hardsight.data.texts._tokens import Texts as Texts
 from hardsight.data.texts._tokens import Tokens as Tokens
+from hardsight.data.texts._tokens import padded_rows as padded_rows
 from hardsight.data.texts._tokens import warn_of_other_words as warn_of_other_words

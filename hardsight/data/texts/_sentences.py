@@ -21,6 +21,7 @@ from hardsight.data.texts._tokens import (
     check_vocabulary,
     model_inputs,
     most_tokens,
+    padded_rows,
     together,
 )
 from hardsight.errors import ModelError
@@ -225,11 +226,11 @@ class TargetTokens(Sentences):
         firsts = np.array([row * width + one.first - step for row, one in enumerate(sentences)])
         places = _ranges(firsts, self._counts(sentences))
         read = [one.given or [] for one in sentences] if self.reads_pairs else tokens
-        found = {IDS: _padded(read, self._padding)}
+        found = {IDS: padded_rows(read, self._padding)}
         if MASK in self.keys:
-            found[MASK] = _padded([[1] * len(row) for row in read], 0)
+            found[MASK] = padded_rows([[1] * len(row) for row in read], 0)
         if self.reads_pairs:
-            found[_DECODER] = self._shifted(_padded(tokens, _IGNORED))
+            found[_DECODER] = self._shifted(padded_rows(tokens, _IGNORED))
         return {**found, PLACES: torch.from_numpy(places)}
 
     def _shifted(self, labels: Tensor) -> Tensor:
@@ -306,15 +307,6 @@ def _ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.
     before = np.concatenate([[0], np.cumsum(counts)[:-1]])
     found: NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(firsts - before, counts)
     return found
-
-
-def _padded(rows: list[list[int]], fill: int) -> Tensor:
-    import torch
-
-    array = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
-    for at, row in enumerate(rows):
-        array[at, : len(row)] = row
-    return torch.from_numpy(array)
 
 
 def _reads_pairs(model: Any) -> bool:

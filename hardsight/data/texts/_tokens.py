@@ -186,17 +186,8 @@ class Tokens(Texts):
 
     def padded(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
         """Rows of one width, ``[B, L]`` for every input; padding is on the right."""
-        import torch
-
-        width = max(len(row[IDS]) for row in rows)
         fills = {IDS: self._padding, MASK: 0, TYPES: 0}
-        found = {}
-        for key in self.keys:
-            array = np.full((len(rows), width), fills[key], dtype=np.int64)
-            for at, row in enumerate(rows):
-                array[at, : len(row[key])] = row[key]
-            found[key] = torch.from_numpy(array)
-        return found
+        return {key: padded_rows([row[key] for row in rows], fills[key]) for key in self.keys}
 
     def _called(self, texts: list[str], **options: Any) -> list[dict[str, list[int]]]:
         found = self._tokenizer(
@@ -207,6 +198,16 @@ class Tokens(Texts):
         ones = [[1] * len(ids) for ids in found[IDS]]
         columns = {IDS: found[IDS], MASK: ones, TYPES: found.get(TYPES, zeros)}
         return [{key: columns[key][at] for key in self.keys} for at in range(len(texts))]
+
+
+def padded_rows(rows: list[list[int]], fill: int) -> Tensor:
+    """Rows of tokens as one tensor ``[B, L]``, as wide as the longest; filled on the right."""
+    import torch
+
+    array = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
+    for at, row in enumerate(rows):
+        array[at, : len(row)] = row
+    return torch.from_numpy(array)
 
 
 def together(

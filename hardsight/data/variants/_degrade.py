@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hardsight.data.pixels import eight_bit, pixels_of
 from hardsight.data.source import ExampleSource, Loading, SourceView
 from hardsight.errors import DataError, OptionError
 from hardsight.preprocessing import Preprocessing
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NOISE_LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4)
 """The paper's levels of additive uniform noise; larger is harder."""

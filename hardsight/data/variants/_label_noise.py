@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from hardsight.data.source import check_range
 from hardsight.errors import LabelError, OptionError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 _PURPOSE = 0x1ABE1  # of these draws alone: they shift no other, and no other shifts them
 

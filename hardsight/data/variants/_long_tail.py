@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from hardsight.data.source import check_range
 from hardsight.errors import DataError, OptionError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 
 def long_tailed_counts(class_counts: ArrayLike, *, ratio: float) -> NDArray[np.int64]:

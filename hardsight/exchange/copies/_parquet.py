@@ -95,7 +95,11 @@ class _Copy:
             packed = opened.metadata.row_group(0).column(0).compression if opened.num_row_groups \
                 else "snappy"  # fmt: skip
             done = 0
-            with pq.ParquetWriter(target, schema, compression=packed.lower()) as writer:
+            # an open file: pyarrow takes names as UTF-8 in every locale
+            with (
+                target.open("wb") as sink,
+                pq.ParquetWriter(sink, schema, compression=packed.lower()) as writer,
+            ):
                 for number in range(opened.num_row_groups):
                     rows = opened.read_row_group(number)
                     stop = done + len(rows)

@@ -32,23 +32,22 @@ def write_argilla(
         run: of the table.
         rows: to export.
         target: folder to make.
-        pictures: of the rows; they become part of the records.
+        pictures: of the rows, or their texts; they become part of the records.
     """
     (target / ".argilla").mkdir(parents=True)
-    write_json(target / ".argilla" / "settings.json", _settings(run))
+    kind = "text" if pictures.are_texts else "image"
+    write_json(target / ".argilla" / "settings.json", _settings(run, kind))
     about = {"name": "hardsight", "allow_extra_metadata": True, "distribution": _SHARED}
     write_json(target / ".argilla" / "dataset.json", about)
     records = []
     for row in rows.tolist():
-        content = pictures.bytes_of(row)
-        if content is not None:
-            records.append(_record(run, row, content))
+        field = pictures.text_of(row) if pictures.are_texts else _picture(pictures.bytes_of(row))
+        if field is not None:
+            records.append(_record(run, row, kind, field))
     write_text(target / "records.json", json.dumps(records, ensure_ascii=False))
     notes = [f'read it with argilla.Dataset.from_disk("{HERE}", workspace=...)']
-    if len(records) < len(rows):
-        notes.append(f"{len(rows) - len(records):,} examples have no picture that can be read, and "
-                     "are left out")  # fmt: skip
-    if len(records) > _ADVISED:
+    notes += pictures.count_left_out(len(rows) - len(records), len(rows))
+    if len(records) > _ADVISED and kind == "image":
         notes.append(
             f"{len(records):,} pictures are more than the {_ADVISED:,} that Argilla advises; "
             "--limit takes the most suspect ones"
@@ -56,7 +55,14 @@ def write_argilla(
     return notes
 
 
-def _record(run: RunRows, row: int, picture: bytes) -> dict[str, Any]:
+def _picture(content: bytes | None) -> str | None:
+    """A picture as an address that holds it."""
+    if content is None:
+        return None
+    return f"data:{_kind_of(content)};base64,{base64.b64encode(content).decode()}"
+
+
+def _record(run: RunRows, row: int, kind: str, field: str) -> dict[str, Any]:
     suspects, suggestion = run.suspects, int(run.suspects.suggestion[row])
     suspicion = plain(suspects.suspicion[row]) if len(suspects.suspicion) else None
     made = {"value": run.name_of(suggestion), "score": suspicion, "agent": "hardsight"}
@@ -72,7 +78,7 @@ def _record(run: RunRows, row: int, picture: bytes) -> dict[str, Any]:
     return {
         "id": str(int(run.index[row])),
         "fields": {
-            "image": f"data:{_kind_of(picture)};base64,{base64.b64encode(picture).decode()}",
+            kind: field,
             "reason": suspects.reason(row),
         },
         "metadata": {key: value for key, value in metadata.items() if value is not None},
@@ -90,16 +96,18 @@ def _kind_of(picture: bytes) -> str:
     return "image/gif" if picture.startswith(b"GIF8") else "image/png"
 
 
-def _settings(run: RunRows) -> dict[str, Any]:
+def _settings(run: RunRows, kind: str) -> dict[str, Any]:
     options = [{"text": name, "value": name} for name in run.classes]
+    words = {"type": "text", "use_markdown": False}
+    shown = words if kind == "text" else {"type": "image"}
     kinds = {"example": "integer", "suspicion": "float", "group": "terms", "given": "terms"}
     return {
         "guidelines": None,
         "allow_extra_metadata": True,
         "distribution": _SHARED,
         "fields": [
-            _part("image", {"type": "image"}, required=True),
-            _part("reason", {"type": "text", "use_markdown": False}, required=False),
+            _part(kind, shown, required=True),
+            _part("reason", words, required=False),
         ],
         "questions": [
             _part("label", {"type": "label_selection", "options": options}, required=True)

@@ -35,7 +35,9 @@ def write_cleanlab(run: RunRows, rows: NDArray[np.int64], target: Path) -> list[
         "predicted_label": [run.name_of(int(label)) for label in run.prediction[rows]],
     })  # fmt: skip
     if target.suffix.lower() == ".parquet":
-        frame.to_parquet(target, index=False)
+        # an open file: pyarrow takes names as UTF-8 in every locale
+        with target.open("wb") as sink:
+            frame.to_parquet(sink, index=False)
         return []
     for name in ("given_label", "predicted_label"):
         # names may begin like a formula; parquet is not opened by spreadsheets

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hardsight.errors import DataError
 from hardsight.exchange.tools._rows import HERE, plain
 from hardsight.run_folder import write_json
 
@@ -24,6 +25,9 @@ def write_fiftyone(
     all decisions, by its number; the one before, the suggestion, the reason and the scores are
     attributes.
     """
+    if pictures.are_texts:
+        raise DataError("FiftyOne shows pictures, and these examples are texts; export them to "
+                        "label-studio, argilla or huggingface")  # fmt: skip
     target.mkdir()
     labels: dict[str, Any] = {}
     left_out = 0
@@ -44,9 +48,7 @@ def write_fiftyone(
         f'in Python: fiftyone.Dataset.from_dir(dataset_dir="{HERE}", '
         "dataset_type=fiftyone.types.FiftyOneImageClassificationDataset)"
     ]
-    if left_out:
-        notes.append(f"{left_out:,} examples have no picture that can be read, and are left out")
-    return notes
+    return notes + pictures.count_left_out(left_out, len(rows))
 
 
 def _label(run: RunRows, row: int) -> dict[str, Any]:

@@ -28,14 +28,20 @@ def write_huggingface(
     """``data/train-00000-of-00001.parquet``, which ``datasets.load_dataset(OUT)`` reads.
 
     ``label`` is the class after all decisions and ``label_before`` the one that was there, both
-    with the names of the classes; ``image`` holds the bytes of the pictures, if there are any.
+    with the names of the classes; ``image`` holds the bytes of the pictures, if there are any,
+    ``text`` the texts.
     """
     file = target / "data" / "train-00000-of-00001.parquet"
     file.parent.mkdir(parents=True)
     # the first row speaks for all: a source has pictures or it does not
-    has_pictures = len(rows) > 0 and pictures.bytes_of(int(rows[0])) is not None
-    schema = _schema(run, has_pictures)
-    with pq.ParquetWriter(file, schema) as writer:
+    shown = ""
+    if pictures.are_texts:
+        shown = "text"
+    elif len(rows) > 0 and pictures.bytes_of(int(rows[0])) is not None:
+        shown = "image"
+    schema = _schema(run, shown)
+    # an open file: pyarrow takes names as UTF-8 in every locale
+    with file.open("wb") as sink, pq.ParquetWriter(sink, schema) as writer:
         for part in _parts(run, rows, pictures, schema):
             writer.write_table(part)
     notes = [f'in Python: datasets.load_dataset("{HERE}", split="train")']
@@ -44,7 +50,7 @@ def write_huggingface(
     return notes
 
 
-def _schema(run: RunRows, has_pictures: bool) -> pa.Schema:
+def _schema(run: RunRows, shown: str) -> pa.Schema:
     """Columns, and what `datasets` has to know about them."""
     names = [run.name_of(label) for label in range(len(run.classes))]
     kind: dict[str, Any] = {"names": names, "_type": "ClassLabel"}
@@ -58,8 +64,10 @@ def _schema(run: RunRows, has_pictures: bool) -> pa.Schema:
     ]
     columns += [(name, pa.float32(), {"dtype": "float32", "_type": "Value"})
                 for name in run.table.scores]  # fmt: skip
-    if has_pictures:
-        columns.insert(0, ("image", _IMAGE, {"_type": "Image"}))
+    if shown == "image":
+        columns.insert(0, (shown, _IMAGE, {"_type": "Image"}))
+    elif shown == "text":
+        columns.insert(0, (shown, pa.string(), {"dtype": "string", "_type": "Value"}))
     features = {name: feature for name, _, feature in columns}
     # as `datasets` itself writes it, so that labels keep their names
     about = json.dumps({"info": {"features": features}}).encode()
@@ -86,6 +94,8 @@ def _parts(
                 {"bytes": pictures.bytes_of(row), "path": run.ids[row].rpartition("/")[2]}
                 for row in part.tolist()
             ]
+        if "text" in schema.names:
+            columns["text"] = [pictures.text_of(row) for row in part.tolist()]
         yield pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 

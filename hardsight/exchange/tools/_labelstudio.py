@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
-from hardsight.exchange.tools._rows import HERE, plain, under
+from hardsight.exchange.tools._rows import HERE_WHOLE, plain, under
 from hardsight.patch import KEEP, RELABEL
 from hardsight.run_folder import write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -32,7 +34,8 @@ def write_labelstudio(
     """``tasks.json`` to import and ``config.xml``, the labelling interface with all classes.
 
     Pictures that are files are named by their path below the data; others are written to
-    ``images/``. A suggestion is a prediction, a decision an annotation.
+    ``images/``. Texts are part of their tasks. A suggestion is a prediction, a decision an
+    annotation.
 
     Args:
         run: of the table.
@@ -43,38 +46,40 @@ def write_labelstudio(
     """
     target.mkdir()
     begin = _LOCAL if image_url is None else image_url
-    tasks = []
-    if pictures.have_files:
+    tasks: list[dict[str, Any]] = []
+    kind = "text" if pictures.are_texts else "image"
+    named: Iterable[tuple[int, str | None]]
+    if pictures.are_texts:
+        named = [(row, pictures.text_of(row)) for row in rows.tolist()]
+    elif pictures.have_files:
         files = ((row, pictures.file_of(row)) for row in rows.tolist())
         named = [(row, None if f is None else under(f, pictures.root)) for row, f in files]
     else:
         written = pictures.written(rows, target / "images")
         named = [(row, None if name is None else f"images/{name}") for row, name in written]
-    for row, path in named:
-        if path is not None:
-            tasks.append(_task(run, row, begin + quote(path)))
+    for row, found in named:
+        if found is not None:
+            value = found if kind == "text" else begin + quote(found)
+            tasks.append(_task(run, row, kind, value))
     write_text(target / "tasks.json", json.dumps(tasks, ensure_ascii=False, indent=1))
-    write_text(target / "config.xml", _config(run))
+    write_text(target / "config.xml", _config(run, kind))
     notes = []
-    if image_url is None:
-        root = pictures.root if pictures.have_files else HERE
+    if image_url is None and kind == "image":
+        root = pictures.root if pictures.have_files else HERE_WHOLE
         notes.append(
             "pictures are local files of Label Studio: start it with "
             "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true "
             f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={root}"
         )
-    if len(tasks) < len(rows):
-        notes.append(f"{len(rows) - len(tasks):,} examples have no picture that can be read, and "
-                     "are left out")  # fmt: skip
-    return notes
+    return notes + pictures.count_left_out(len(rows) - len(tasks), len(rows))
 
 
-def _task(run: RunRows, row: int, url: str) -> dict[str, Any]:
+def _task(run: RunRows, row: int, kind: str, value: str) -> dict[str, Any]:
     suspects = run.suspects
     index, suggestion = int(run.index[row]), int(suspects.suggestion[row])
     task: dict[str, Any] = {
         "data": {
-            "image": url,
+            kind: value,
             "index": index,
             "id": run.ids[row],
             "label": run.name_of(int(run.label[row])),
@@ -83,27 +88,28 @@ def _task(run: RunRows, row: int, url: str) -> dict[str, Any]:
     }
     if suggestion >= 0:
         score = plain(suspects.suspicion[row]) if len(suspects.suspicion) else None
-        made = {"model_version": "hardsight", "result": [_choice(run, suggestion, index)]}
+        made = {"model_version": "hardsight", "result": [_choice(run, suggestion, index, kind)]}
         task["predictions"] = [made if score is None else {**made, "score": score}]
     if run.verdict[row] in (KEEP, RELABEL) and run.decided[row] >= 0:
-        task["annotations"] = [{"result": [_choice(run, int(run.decided[row]), index)]}]
+        task["annotations"] = [{"result": [_choice(run, int(run.decided[row]), index, kind)]}]
     return task
 
 
-def _choice(run: RunRows, label: int, index: int) -> dict[str, Any]:
+def _choice(run: RunRows, label: int, index: int, kind: str) -> dict[str, Any]:
     return {
         "id": f"r{index}",
         "from_name": "label",
-        "to_name": "image",
+        "to_name": kind,
         "type": "choices",
         "value": {"choices": [run.name_of(label)]},
     }
 
 
-def _config(run: RunRows) -> str:
+def _config(run: RunRows, kind: str) -> str:
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in run.classes)
     return (
-        '<View>\n  <Image name="image" value="$image"/>\n  <Text name="reason" value="$reason"/>\n'
-        '  <Choices name="label" toName="image" choice="single">\n'
+        f'<View>\n  <{kind.title()} name="{kind}" value="${kind}"/>\n'
+        '  <Text name="reason" value="$reason"/>\n'
+        f'  <Choices name="label" toName="{kind}" choice="single">\n'
         f"{choices}\n  </Choices>\n</View>\n"
     )

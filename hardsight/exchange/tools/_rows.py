@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.errors import HardsightError
+from hardsight.errors import DataError, HardsightError
 from hardsight.gallery import class_numbers
 from hardsight.suspects import Suspects, suspects_of
 
@@ -93,17 +93,53 @@ class RunRows:
 
 
 class Pictures:
-    """Pictures of the examples: where they lie, or their bytes.
+    """What there is to see of the examples: where pictures lie, or their bytes, or texts.
 
     Args:
         source: the data; ``None`` if it cannot be opened.
         rows: of the run.
         root: what the user named, if it is a folder.
+
+    Attributes:
+        missing: pictures that could not be read.
+        left_out: examples that the result does not have.
     """
 
     def __init__(self, source: ExampleSource | None, rows: RunRows, root: Path | None) -> None:
         self.source, self._rows, self.root = source, rows, root
-        self.missing = 0
+        self.missing = self.left_out = 0
+
+    @cached_property
+    def are_texts(self) -> bool:
+        """Whether the examples are texts."""
+        return isinstance(getattr(self.source, "texts", None), list)
+
+    def text_of(self, row: int) -> str | None:
+        """The text of an example; ``None`` if it cannot be read."""
+        position = self._position(row)
+        if self.source is None or position is None:
+            return None
+        try:
+            content = self.source[position].content
+        except (OSError, HardsightError):
+            return None
+        return content if isinstance(content, str) else None
+
+    def count_left_out(self, count: int, of: int) -> list[str]:
+        """Notes on examples that the result does not have.
+
+        Raises:
+            DataError: it has none at all.
+        """
+        what = "text" if self.are_texts else "picture"
+        if of and count == of:
+            raise DataError(
+                f"none of the {of:,} examples has a {what} that can be read, so there is nothing "
+                "to export; say where the data is with --data"
+            )
+        self.left_out = count
+        said = f"{count:,} examples have no {what} that can be read, and are left out"
+        return [said] if count else []
 
     def file_of(self, row: int) -> Path | None:
         """The file of an example, if it has one of its own."""
@@ -158,6 +194,7 @@ class Pictures:
 
 
 HERE = "<out>"  # stands in a note for where the result comes to lie
+HERE_WHOLE = "<whole out>"  # the same as a whole path, for what is started somewhere else
 
 
 def plain(value: Any) -> Any:

@@ -74,9 +74,8 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     images = kit.Grid.read(data["images"], setting.seeds, "training", "images")
     planes = kit.Grid.read(data["planes"], setting.seeds, "network")
     title = f"{setting.dataset}, {setting.model}"
-    gate = kit.Gate(
-        title, f"{setting.dataset}/{setting.model}", _accuracies(data["curves"][_PLAIN])
-    )
+    reached = [100 * curve["correct"][-1] for curve in data["curves"][_PLAIN]]
+    gate = kit.Gate(title, f"{setting.dataset}/{setting.model}", reached)
     tables = [
         _speed_table(speeds, data["curves"]),
         _image_table(images, setting),
@@ -84,10 +83,6 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
         kit.networks_table([gate]),
     ]
     return tables, [*_slower(speeds, gate.weak), *_worse(images, gate.weak)]
-
-
-def _accuracies(curves: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [100 * curve["correct"][-1] for curve in curves]
 
 
 def _speeds(setting: Setting, curves: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hardsight._checks import require
 from hardsight.data.formats import text_lines
+from hardsight.data.texts import padded_rows
 from hardsight.errors import DataError, MissingDataError, NonFiniteError
 from hardsight.losses import encouraging_loss
 from hardsight.run.loop import seed_of, seeded
@@ -307,8 +308,8 @@ class Translation:
         for number in draw.permutation(len(batches)).tolist():
             rows = batches[number]
             yield (
-                _padded([source[at] for at in rows], PAD),
-                _padded([target[at] for at in rows], _IGNORED),
+                padded_rows([source[at] for at in rows], PAD),
+                padded_rows([target[at] for at in rows], _IGNORED),
             )
 
     @property
@@ -331,7 +332,7 @@ class Translation:
         found: dict[int, str] = {}
         for start in range(0, len(order), self.setting.decoded_at_once):
             part = order[start : start + self.setting.decoded_at_once]
-            source = _padded([rows[at] for at in part], PAD).to(self.device)
+            source = padded_rows([rows[at] for at in part], PAD).to(self.device)
             generate: Any = model.generate  # of transformers
             most = min(self.setting.most_tokens, 2 * source.shape[1] + 8)
             out = generate(
@@ -366,13 +367,6 @@ def bootstrapped(
 
 def _sacrebleu() -> ModuleType:
     return require("sacrebleu", extra="translation", feature=_FEATURE)
-
-
-def _padded(rows: list[list[int]], fill: int) -> Tensor:
-    array = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
-    for at, row in enumerate(rows):
-        array[at, : len(row)] = row
-    return torch.from_numpy(array)
 
 
 def _kept(model: nn.Module) -> dict[str, Tensor]:

@@ -48,14 +48,7 @@ class NotTrained(NonFiniteError):
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A call of :meth:`Lab.train` that was not carried out.
-
-    Attributes:
-        model: as given.
-        source: as given.
-        seed: as given.
-        settings: as given.
-    """
+    """A call of :meth:`Lab.train` that was not carried out, with all that it was given."""
 
     model: str | nn.Module | Mapping[str, Any]
     source: MemorySource

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from string import Formatter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hardsight.experiments.lab._claims import Question, judged
 from hardsight.experiments.lab._gates import Gate, gated_claims, networks_table
+from hardsight.experiments.lab._lab import Lab
 from hardsight.experiments.lab._result import Claim, Result, Table, plain
 from hardsight.registry import Registry
-
-if TYPE_CHECKING:
-    from hardsight.experiments.lab._lab import Lab
 
 Asked = tuple[Sequence[Table], Sequence[Question | Claim]]
 Asks = Callable[[Any, Mapping[str, Any]], Asked]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,8 @@ from hardsight.errors import ConfigError
 from hardsight.experiments import lab as kit
 from hardsight.experiments.labels._findings import asks, finding_figure
 from hardsight.registry import SCORES, SUMMARIES
+from hardsight.run.train import TrainResult
 from hardsight.stats import precision_at_k
-
-if TYPE_CHECKING:
-    from hardsight.run.train import TrainResult
 
 Values = NDArray[np.float64]
 KINDS = ("symmetric", "pairs")
@@ -139,7 +137,7 @@ def _found(
         towards=None if kind == "symmetric" else partners(dataset, classes),
     )  # fmt: skip
     noisy = source.relabelled(labels)
-    run = _trained(lab, setting, noisy, epochs=epochs, seed=seed, track=True)
+    run = trained(lab, setting, noisy, epochs=epochs, seed=seed, track=True)
     assert run.dynamics is not None
     summaries = {name: run.dynamics.column(name).astype(np.float64) for name in SUMMARIES}
     harder = {name: spec.higher_is_harder for name, spec in (*SCORES.items(), *SUMMARIES.items())}
@@ -165,9 +163,10 @@ def partners(dataset: str, num_classes: int) -> dict[int, int]:
     return {a: b for pair in _PAIRS[dataset] for a, b in (pair, pair[::-1])}
 
 
-def _trained(
-    lab: kit.Lab, setting: Setting, source: MemorySource, *, epochs: int, seed: int, track: bool
+def trained(
+    lab: kit.Lab, setting: Any, source: MemorySource, *, epochs: int, seed: int, track: bool = False
 ) -> TrainResult:
+    """A network on noisy labels, as both experiments about them train it."""
     return lab.train(
         setting.model, source, seed=seed, epochs=epochs, batch_size=setting.batch_size,
         optimizer={"name": "adamw", "lr": setting.lr}, schedule="one_cycle", validation=0.0,
@@ -186,10 +185,8 @@ def held_out_probs(
     probs = np.zeros((len(source), len(source.classes)))
     for number in range(setting.folds):
         rest, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        run = _trained(
-            lab, setting, source.subset(rest), epochs=epochs // (setting.folds - 1), seed=seed,
-            track=False,
-        )  # fmt: skip
+        share = epochs // (setting.folds - 1)
+        run = trained(lab, setting, source.subset(rest), epochs=share, seed=seed)
         logits = lab.outputs(run, source.subset(held)).logits
         probs[held] = logits.double().softmax(dim=1).numpy()
     return probs

@@ -19,7 +19,7 @@ from hardsight.data import MemorySource, open_source, with_label_errors
 from hardsight.errors import ConfigError
 from hardsight.exchange import patch_of
 from hardsight.experiments import lab as kit
-from hardsight.experiments.labels._errors import KINDS, partners
+from hardsight.experiments.labels._errors import KINDS, partners, trained
 from hardsight.experiments.labels._reviewer import review_from_truth
 from hardsight.patch import read_patch, write_patch
 from hardsight.report.figures import COLOURS, panels
@@ -200,7 +200,8 @@ def _trial(lab: kit.Lab, setting: Setting, kind: str, seed: int) -> list[dict[st
         towards=None if kind == "symmetric" else partners(setting.dataset, classes),
     )  # fmt: skip
     noisy = source.relabelled(labels)
-    first = _trained(lab, setting, noisy, seed=seed, track=True)
+    training = partial(trained, lab, setting, epochs=setting.epochs, seed=seed)
+    first = training(noisy, track=True)
     draw = np.random.default_rng([seed, _RANDOM_DRAW])
     some = draw.choice(len(labels), min(setting.reviewed, len(labels)), replace=False)
     at_random = labels.copy()
@@ -213,11 +214,11 @@ def _trial(lab: kit.Lab, setting: Setting, kind: str, seed: int) -> list[dict[st
     }
     rows = []
     for name, state in states.items():
-        run = first if name == NOISY else _trained(lab, setting, noisy.relabelled(state), seed=seed)
+        run = first if name == NOISY else training(noisy.relabelled(state))
         still_wrong = int((state != truth).sum())
         rows.append({
             "kind": kind, "labels": name, "seed": seed,
-            "accuracy": _accuracy(lab, run, test), "wrong": float(still_wrong),
+            "accuracy": 100 * lab.outputs(run, test).accuracy, "wrong": float(still_wrong),
             "found": float(wrong.sum() - still_wrong) if name in (RANDOM, FIXED) else None,
         })  # fmt: skip
     return rows
@@ -234,21 +235,6 @@ def _reviewed(
         file = write_patch(patch_of(folder), Path(folder) / "patch.csv")
         fixed = open_source(noisy, patch=read_patch(file))
     return fixed.labels
-
-
-def _trained(
-    lab: kit.Lab, setting: Setting, source: MemorySource, *, seed: int, track: bool = False
-) -> TrainResult:
-    return lab.train(
-        setting.model, source, seed=seed, epochs=setting.epochs, batch_size=setting.batch_size,
-        optimizer={"name": "adamw", "lr": setting.lr}, schedule="one_cycle", validation=0.0,
-        select="last", track=track, thumbnails=0,
-    )  # fmt: skip
-
-
-def _accuracy(lab: kit.Lab, run: TrainResult, test: MemorySource) -> float:
-    predicted = lab.outputs(run, test).logits.argmax(dim=1).numpy()
-    return 100 * float((predicted == test.labels).mean())
 
 
 def _figure(lab: kit.Lab, trials: list[dict[str, Any]]) -> kit.Figure:

@@ -7,14 +7,13 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
-from hardsight.review import Review
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from hardsight.review import Review
 
 _AT_ONCE = 24  # examples that the app hands out in one answer
 _NAME = "truth"

@@ -10,19 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
-from hardsight import __version__
 from hardsight.report.figures import Axis, Chart, Line, Mark, Tick, axis_for
-from hardsight.report.page import (
-    Record,
-    asset,
-    content_policy,
-    environment,
-    page_file,
-    percent,
-    replace_page,
-)
+from hardsight.report.page import Record, filled, page_file, percent, replace_page
 from hardsight.run_folder import read_parquet
 
 _RESULT, _PAGE = "result.json", "adapt.html"
@@ -97,31 +87,25 @@ def write_adaptation(
 
 
 def _page(values: dict[str, Any], folder: Path, title: str | None) -> str:
-    style, script = asset("report.css") + asset("card.css"), asset("theme.js")
     keys = ("config", "fingerprints", "weights_digest", "preprocessing", "versions")
     source, target = (values[key]["spec"] for key in ("source", "target"))
-    return (
-        environment()
-        .get_template("adapt.html")
-        .render(
-            title=title
-            or f"{_with_split(source, values, 'source')} → {_with_split(target, values, 'target')}",
-            result=values,
-            runs=values["runs"],
-            classes=values["classes"],
-            chart=accuracy_chart(values["runs"]),
-            differences=[
-                difference
-                for rule, run in values["runs"].items()
-                for difference in _differences(folder / rule, run["rounds"], values["classes"])
-            ],
-            record=json.dumps({key: values.get(key) for key in keys}, indent=2, ensure_ascii=False),
-            colours=_COLOURS,
-            style=Markup(style),
-            script=Markup(script),
-            policy=content_policy(script),
-            version=__version__,
-        )
+    return filled(
+        "adapt.html",
+        styles=("report.css", "card.css"),
+        scripts=("theme.js",),
+        title=title
+        or f"{_with_split(source, values, 'source')} → {_with_split(target, values, 'target')}",
+        result=values,
+        runs=values["runs"],
+        classes=values["classes"],
+        chart=accuracy_chart(values["runs"]),
+        differences=[
+            difference
+            for rule, run in values["runs"].items()
+            for difference in _differences(folder / rule, run["rounds"], values["classes"])
+        ],
+        record=json.dumps({key: values.get(key) for key in keys}, indent=2, ensure_ascii=False),
+        colours=_COLOURS,
     )
 
 

@@ -8,20 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from hardsight import __version__
 from hardsight.errors import OptionError
+from hardsight.registry import INDICATORS
 from hardsight.report.card import _figures as figures
-from hardsight.report.card._view import INDICATORS, Tables
-from hardsight.report.page import (
-    Record,
-    asset,
-    content_policy,
-    environment,
-    page_file,
-    replace_page,
-)
+from hardsight.report.card._view import Tables
+from hardsight.report.page import Record, filled, page_file, replace_page
 
 _CARD, _PAGE = "card.json", "card.html"
 _ATTACKS = ("fgsm", "pgd_linf", "pgd_l2")
@@ -78,41 +69,35 @@ def _read(card: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, A
 
 def _page(card: dict[str, Any], title: str | None) -> str:
     models, titles = card["models"], card["definitions"]
-    style, script = asset("report.css") + asset("card.css"), asset("theme.js")
     attacks = [figures.attack_chart(key, titles[key]["title"], models) for key in _ATTACKS]
     places = list(enumerate(models))
-    return (
-        environment()
-        .get_template("card.html")
-        .render(
-            title=title or " / ".join(model["name"] for model in models),
-            card=card,
-            models=models,
-            tables=Tables(card),
-            attacks=[chart for chart in attacks if chart],
-            reliability=[c for i, m in places if (c := figures.reliability_chart(i, m))],
-            refusals=[
-                chart
-                for key in INDICATORS
-                if (chart := figures.refusal_chart(key, titles[key]["title"], models))
-            ],
-            bars={
-                key: [b for i, m in places if (b := figures.distribution_bars(i, m, key))]
-                for key in ("margin", "norm", "angle")
-            },
-            energy=figures.energy_chart(models, card["data"]["classes"]),
-            clouds={
-                key: [p for i, m in places if (p := figures.feature_cloud(i, m, key))]
-                for key in ("map", "sphere")
-            },
-            colours=figures.COLOURS,
-            class_colours=figures.CLASS_COLOURS,
-            record=_record(card),
-            style=Markup(style),
-            script=Markup(script),
-            policy=content_policy(script),
-            version=__version__,
-        )
+    return filled(
+        "card.html",
+        styles=("report.css", "card.css"),
+        scripts=("theme.js",),
+        title=title or " / ".join(model["name"] for model in models),
+        card=card,
+        models=models,
+        tables=Tables(card),
+        attacks=[chart for chart in attacks if chart],
+        reliability=[c for i, m in places if (c := figures.reliability_chart(i, m))],
+        refusals=[
+            chart
+            for key in INDICATORS
+            if (chart := figures.refusal_chart(key, titles[key]["title"], models))
+        ],
+        bars={
+            key: [b for i, m in places if (b := figures.distribution_bars(i, m, key))]
+            for key in ("margin", "norm", "angle")
+        },
+        energy=figures.energy_chart(models, card["data"]["classes"]),
+        clouds={
+            key: [p for i, m in places if (p := figures.feature_cloud(i, m, key))]
+            for key in ("map", "sphere")
+        },
+        colours=figures.COLOURS,
+        class_colours=figures.CLASS_COLOURS,
+        record=_record(card),
     )
 
 

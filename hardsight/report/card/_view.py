@@ -6,10 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hardsight.registry import INDICATORS
 from hardsight.report.page import NONE, group_view, number, percent
-
-# as hardsight.evaluate has them, which needs torch; a test compares the page with it
-INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
 
 @dataclass(frozen=True)

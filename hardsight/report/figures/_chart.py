@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.report.page import number
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SMALLEST = 1e-290  # below this, steps along an axis are no longer normal floats
 _FAR = 0.75  # a tail longer than this share of the bulk would squeeze the bulk
@@ -70,7 +67,7 @@ def axis_for(values: NDArray[np.float64], start: float, end: float) -> Axis:
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     if len(finite) >= 100:
         inner_low, inner_high = np.quantile(finite, [0.001, 0.999])
-        bulk = inner_high - inner_low
+        bulk = inner_high - inner_low  # 0 of values that are nearly all one: that is no tail
         low = float(inner_low) if inner_low - low > _FAR * bulk > 0 else low
         high = float(inner_high) if high - inner_high > _FAR * bulk > 0 else high
     scale = max(abs(low), abs(high))
@@ -83,9 +80,10 @@ def axis_for(values: NDArray[np.float64], start: float, end: float) -> Axis:
 def _round_values(axis: Axis, most: int) -> list[float]:
     rough = (axis.high - axis.low) / most
     power = 10.0 ** math.floor(math.log10(rough))
+    # 1e-9: what is whole in decimals may come out just beside it in binary
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
     first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
-    return [k * step if k else 0.0 for k in range(first, last + 1)]
+    return [k * step for k in range(first, last + 1)]
 
 
 @dataclass(frozen=True)

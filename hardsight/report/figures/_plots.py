@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hardsight._checks import require
 from hardsight.run_folder import replacing
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 COLOURS = ("#d9480f", "#1971c2", "#2f9e44", "#9c36b5", "#e8a200", "#0c8599", "#868e96", "#c2255c")
 _STYLE: dict[Any, Any] = {

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
+from hardsight import __version__
 from hardsight.errors import DataError, MissingDataError, OutputError, RunExistsError
 from hardsight.run_folder import place_of, write_text
 
@@ -23,12 +25,35 @@ NONE = "\N{EN DASH}"  # what stands in place of a number that does not exist
 MINUS = "\N{MINUS SIGN}"
 
 
+def filled(template: str, *, styles: Sequence[str], scripts: Sequence[str], **values: Any) -> str:
+    """A whole page: a template with its values, and its styles and scripts inside.
+
+    Args:
+        template: name of its file.
+        styles: names of files, in their order.
+        scripts: in the same way; the page may run them and no others.
+        values: what the template names.
+    """
+    style, script = ("".join(map(_asset, names)) for names in (styles, scripts))
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            **values,
+            style=Markup(style),
+            script=Markup(script),
+            policy=_content_policy(script),
+            version=__version__,
+        )
+    )
+
+
 @cache
-def environment() -> Environment:
+def _environment() -> Environment:
     """Templates from our own files, everything filled in escaped."""
     made = Environment(
         autoescape=True,
-        loader=FunctionLoader(asset),
+        loader=FunctionLoader(_asset),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -38,13 +63,14 @@ def environment() -> Environment:
     return made
 
 
-def asset(name: str) -> str:
+def _asset(name: str) -> str:
     """The text of a template, style or script."""
     return (resources.files("hardsight.report") / "assets" / name).read_text("utf-8")
 
 
-def content_policy(script: str) -> str:
+def _content_policy(script: str) -> str:
     """What the page may load: nothing from anywhere, and no script but ours."""
+    # by its hash: markup in somebody's data, were it ever not escaped, could not run
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "

@@ -6,17 +6,14 @@ import base64
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hardsight.registry import words_of
 from hardsight.report.figures import COLOURS, density, legend, panels, save
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 _COLUMNS = 6  # of a gallery
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.report.table._view import View
+from hardsight.report.table._view import View
 
 MOST_ROWS = 2_000  # a page with more table rows than this no longer scrolls well
 _CONFUSIONS = 3
@@ -73,7 +70,8 @@ def class_rows(view: View, confusions: list[Confusion]) -> list[ClassRow]:
         )
         for label in np.flatnonzero(counts).tolist()
     ]
-    sign = -1.0 if _higher_is_harder(view) else 1.0
+    by = view.gallery.by
+    sign = -1.0 if by is None or view.table.higher_is_harder(by) else 1.0
     return sorted(rows, key=lambda row: (row.mean is None, sign * (row.mean or 0.0), row.label))
 
 
@@ -117,10 +115,6 @@ def _grouped(confusions: list[Confusion], *, by_prediction: bool) -> dict[int, l
         if len(group) < _CONFUSIONS:
             group.append(confusion)
     return groups
-
-
-def _higher_is_harder(view: View) -> bool:
-    return view.gallery.by is None or view.table.higher_is_harder(view.gallery.by)
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hardsight.errors import TableError
 from hardsight.report.page import count, number, percent, plural
 from hardsight.report.table._map import Map, data_map
+from hardsight.report.table._view import View
 from hardsight.run_folder import read_parquet
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.report.table._view import View
 
 BAR_WIDTH, BAR_HEIGHT = 480, 190
 CURVE_WIDTH, CURVE_HEIGHT = 150, 64

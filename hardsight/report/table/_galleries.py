@@ -5,18 +5,15 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hardsight.report.page import count, number
+from hardsight.report.table._view import View
 from hardsight.table import SUSPICION
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.report.table._view import View
 
 _MIMES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 _TINY = 64  # pictures up to this many pixels a side keep their pixels sharp when enlarged
@@ -134,7 +131,7 @@ class Galleries:
 
 def galleries(view: View) -> Galleries:
     """The galleries of one table."""
-    gallery = view.gallery
+    gallery, scores = view.gallery, view.table.scores
     examples = _examples(view)
 
     def strip(key: str, title: str, empty: str, rows: NDArray[np.int64], by: str = "") -> Strip:
@@ -175,7 +172,7 @@ def galleries(view: View) -> Galleries:
         ],
         classes_left_out=gallery.classes_left_out,
         examples=examples,
-        columns=[(view.title_of(name), view.about(name)["unit"]) for name in view.table.scores],
+        columns=[(about["title"], about["unit"]) for about in map(view.table.about, scores)],
         marks_held_out=bool(view.held_out.any()),
     )
 
@@ -186,7 +183,7 @@ def picture(encoded: bytes) -> Picture | None:
         with Image.open(io.BytesIO(encoded), formats=list(_MIMES)) as image:
             width, height = image.size
             mime = _MIMES[str(image.format)]
-            image.verify()
+            image.verify()  # the table may be somebody else's
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
     return Picture(f"data:{mime};base64,{base64.b64encode(encoded).decode()}", width, height)
@@ -195,7 +192,7 @@ def picture(encoded: bytes) -> Picture | None:
 def _examples(view: View) -> dict[int, Example]:
     rows = view.gallery.rows()
     scores = {name: view.values(name)[rows].tolist() for name in view.table.scores}
-    about = {name: view.about(name) for name in scores}
+    about = {name: view.table.about(name) for name in scores}
     ranked = sorted((about[name]["on_card"], name) for name in scores if about[name]["on_card"])
     # the score the examples were chosen by stands first on each card
     shown = list(dict.fromkeys([view.gallery.by, *(name for _, name in ranked)]))[:3]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.report.page import group_view
+from hardsight.report.table._view import View
 from hardsight.stats import group_findings
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.report.table._view import View
 
 
 def groups_of(view: View) -> dict[str, Any] | None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.report.figures import Axis, Tick, axis_for
 from hardsight.report.page import NONE, count, number, percent
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.report.table._view import View
+from hardsight.report.table._view import View
 
 WIDTH, HEIGHT = 480, 210
 _LEFT, _RIGHT, _TOP, _MIDDLE, _BOTTOM, _GAP = 6, 474, 14, 96, 178, 8
@@ -80,7 +76,7 @@ def _histogram(view: View, name: str) -> Histogram | None:
     return Histogram(
         name=name,
         title=view.title_of(name),
-        unit=view.about(name)["unit"],
+        unit=view.table.about(name)["unit"],
         direction=direction(view, name),
         bins=_bins(axis, values[above], values[below]),
         ticks=axis.ticks(),
@@ -94,7 +90,7 @@ def _histogram(view: View, name: str) -> Histogram | None:
 
 def direction(view: View, name: str) -> str:
     """Which way a score points, in words."""
-    higher = view.about(name)["higher_is_harder"]
+    higher = view.table.about(name)["higher_is_harder"]
     return "larger is harder" if higher else "larger is easier"
 
 

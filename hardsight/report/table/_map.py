@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.report.figures import Axis, Tick, axis_for
 from hardsight.report.page import count, percent, plural
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hardsight.report.table._view import View
+from hardsight.report.table._view import View
 
 WIDTH, HEIGHT = 760, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 742, 34, 388
@@ -131,7 +127,7 @@ def _pair(view: View) -> tuple[str, str] | None:
 
 
 def _title(view: View, name: str) -> str:
-    unit = view.about(name)["unit"]
+    unit = view.table.about(name)["unit"]
     return f"{view.title_of(name)} ({unit})" if unit else view.title_of(name)
 
 

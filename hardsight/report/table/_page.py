@@ -5,32 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from markupsafe import Markup
-
-from hardsight import __version__
 from hardsight.errors import OptionError
 from hardsight.gallery import is_finite
-from hardsight.report.page import (
-    MINUS,
-    NONE,
-    asset,
-    content_policy,
-    environment,
-    number,
-    page_file,
-    replace_page,
-)
+from hardsight.report.page import MINUS, NONE, filled, number, page_file, replace_page
 from hardsight.report.table import _classes, _dynamics, _groups, _histograms, _map
 from hardsight.report.table._galleries import galleries
 from hardsight.report.table._sentences import sentences_of
 from hardsight.report.table._summary import summary_of
-from hardsight.report.table._view import view_of
+from hardsight.report.table._view import View, view_of
 from hardsight.table import DYNAMICS, TABLE, RunFolder, ScoreTable, read_table
-
-if TYPE_CHECKING:
-    from hardsight.report.table._view import View
 
 _REPORT = "report.html"
 _OF_RUNS = (TABLE, DYNAMICS)
@@ -65,35 +50,29 @@ def page(view: View) -> str:
     """The whole report as HTML."""
     confusions = _classes.confusions_of(view)
     rows = _classes.class_rows(view, confusions)
-    style, script = asset("report.css"), asset("theme.js") + asset("report.js")
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            view=view,
-            summary=summary_of(view, rows, confusions[:5]),
-            histograms=_histograms.histograms(view),
-            map=_map.angle_norm_map(view),
-            classes=rows[: _classes.MOST_ROWS],
-            classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
-            galleries=galleries(view),
-            sentences=sentences_of(view),
-            groups=_groups.groups_of(view),
-            dynamics=_dynamics.dynamics_of(view),
-            scores=_meanings(view),
-            errors=view.errors.head(_MOST_LISTED).to_dict("records"),
-            broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
-            broken_count=int((~is_finite(view.table)).sum()),
-            run=_run_facts(view),
-            metadata=json.dumps(
-                _shortened(view.metadata), indent=2, sort_keys=True, ensure_ascii=False
-            ),
-            style=Markup(style),
-            script=Markup(script),
-            policy=content_policy(script),
-            version=__version__,
-            figures={"map": _map, "histogram": _histograms, "dynamics": _dynamics},
-        )
+    return filled(
+        "page.html",
+        styles=("report.css",),
+        scripts=("theme.js", "report.js"),
+        view=view,
+        summary=summary_of(view, rows, confusions[:5]),
+        histograms=_histograms.histograms(view),
+        map=_map.angle_norm_map(view),
+        classes=rows[: _classes.MOST_ROWS],
+        classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
+        galleries=galleries(view),
+        sentences=sentences_of(view),
+        groups=_groups.groups_of(view),
+        dynamics=_dynamics.dynamics_of(view),
+        scores=_meanings(view),
+        errors=view.errors.head(_MOST_LISTED).to_dict("records"),
+        broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
+        broken_count=int((~is_finite(view.table)).sum()),
+        run=_run_facts(view),
+        metadata=json.dumps(
+            _shortened(view.metadata), indent=2, sort_keys=True, ensure_ascii=False
+        ),
+        figures={"map": _map, "histogram": _histograms, "dynamics": _dynamics},
     )
 
 
@@ -110,7 +89,7 @@ def _meanings(view: View) -> list[dict[str, Any]]:
     """What the page says about each score: title, meaning, range, direction, version."""
     described = []
     for name in view.table.scores:
-        about = view.about(name)
+        about = view.table.about(name)
         low, high = about.get("low"), about.get("high")
         described.append(
             {

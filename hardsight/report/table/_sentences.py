@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardsight.report.page import number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from hardsight.report.table._view import View
+from hardsight.report.table._view import View
 
 _COLUMNS = ("sentence", "position", "token", "given")
 _MOST_ROWS = 2_000_000  # tokens that words are gathered from

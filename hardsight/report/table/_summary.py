@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hardsight.gallery import is_finite
 from hardsight.report.page import NONE, count, number, percent, plural
+from hardsight.report.table._classes import ClassRow, Confusion
+from hardsight.report.table._view import View
 from hardsight.stats import wilson_interval
 from hardsight.table import SUSPICION
-
-if TYPE_CHECKING:
-    from hardsight.report.table._classes import ClassRow, Confusion
-    from hardsight.report.table._view import View
 
 _SAMPLE_NOTES = {
     "in-sample": "These scores are in-sample: the model was trained on these examples, so it may "
@@ -66,7 +63,7 @@ def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) ->
     """The summary of one table."""
     facts = [
         _accuracy(view),
-        Fact(_rows_name(view), count(len(view.table)), _examples_detail(view)),
+        Fact("Tokens" if _sentences(view) else "Examples", count(len(view.table)), _judged(view)),
         Fact("Classes", count(view.num_classes), _classes_detail(view, classes)),
         *_hardest_class(view, classes),
         *_suspect(view),
@@ -92,11 +89,7 @@ def _sentences(view: View) -> int:
     return int((view.metadata.get("data") or {}).get("sentences") or 0)
 
 
-def _rows_name(view: View) -> str:
-    return "Tokens" if _sentences(view) else "Examples"
-
-
-def _examples_detail(view: View) -> str:
+def _judged(view: View) -> str:
     unjudged = len(view.table) - int(view.right.sum()) - int(view.wrong.sum())
     judged = f"{count(view.right.sum())} right, {count(view.wrong.sum())} wrong"
     judged += f", {count(unjudged)} not judged" if unjudged else ""

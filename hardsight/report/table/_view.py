@@ -97,13 +97,9 @@ class View:
         name = self._names[number] if number < len(self._names) else ""
         return name if name.strip() else str(number)
 
-    def about(self, score: str) -> dict[str, Any]:
-        """What the metadata says about a score; see :meth:`ScoreTable.about`."""
-        return self.table.about(score)
-
     def title_of(self, score: str) -> str:
         """Heading of a score."""
-        return str(self.about(score)["title"])
+        return str(self.table.about(score)["title"])
 
     def values(self, score: str) -> NDArray[np.float64]:
         """One score per row, NaN where it is not finite."""

@@ -28,9 +28,10 @@ export class Dashboard {
 
   show(found) {
     const { accuracy, left } = found;
+    const agreed = found.unresolved ? `${plural(found.unresolved, "disagreement")} unresolved` : found.agreement.some((one) => one.both) ? "all reviewers agree on them" : `of ${plural(found.decided, "decision")}`;
     const cards = [
       card("Decided", count(found.decided), `of ${plural(found.suspects, "suspect")} and ${plural(found.rows, "example")}`),
-      card("Labels changed", count(found.changed), found.unresolved ? `${plural(found.unresolved, "disagreement")} unresolved` : "all reviewers agree on them"),
+      card("Labels changed", count(found.changed), agreed),
       left
         ? card("Errors left, estimated", count(left.estimate), `between ${count(left.low)} and ${count(left.high)}, among ${plural(left.open, "open suspect")}`)
         : card("Errors left, estimated", "–", "known after the first decisions"),

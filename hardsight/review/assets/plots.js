@@ -5,19 +5,36 @@ import { shared } from "./api.js";
 
 const text = (x, y, content, attributes = {}) => svg("text", { x, y, ...attributes }, content);
 
+const LINE = 14; // from one label to the next
+
 export function angleDiagram(nearest, label) {
   // A ray for each class: the angle from the horizontal is that between it and the example.
   const width = 360, height = 150, middle = 180, base = 128, reach = 92;
   const words = nearest.map((one) => `${one.label < 0 ? "the nearest other class" : shared.name(one.label)} at ${degrees(one.angle)}`);
   const place = (angle, radius) => [middle + radius * Math.cos(angle), base - radius * Math.sin(angle)];
-  const used = []; // heights of labels, so that none covers another
-  const rays = nearest.map((one) => {
+  const labels = nearest.map((one) => {
+    const [x, y] = place(one.angle, reach + 10);
+    return { one, isLeft: one.angle > Math.PI / 2, x, y: y + 4 };
+  });
+  for (const side of [labels.filter((one) => one.isLeft), labels.filter((one) => !one.isLeft)]) {
+    // from the top: a label that would cover the one above it goes below it, and outside of all rays beside it
+    let column = [];
+    for (const next of side.sort((a, b) => a.y - b.y)) {
+      const above = column.at(-1);
+      column = above && next.y < above.y + LINE ? [...column, next] : [next];
+      if (column.length > 1) next.y = above.y + LINE;
+      const x = (next.isLeft ? Math.min : Math.max)(...column.map((other) => other.x));
+      for (const other of column) other.x = x;
+    }
+    let floor = base - 4; // and none below the example itself
+    for (const next of side.reverse()) {
+      next.y = Math.min(next.y, floor);
+      floor = next.y - LINE;
+    }
+  }
+  // that of the label is drawn last, over what lies near it
+  const rays = labels.sort((a, b) => (a.one.label === label) - (b.one.label === label)).map(({ one, isLeft, x: tx, y: ty }) => {
     const [x, y] = place(one.angle, reach);
-    const [tx, wanted] = place(one.angle, reach + 10);
-    const isLeft = one.angle > Math.PI / 2;
-    let ty = wanted + 4;
-    while (used.some((other) => other.isLeft === isLeft && Math.abs(other.ty - ty) < 14)) ty += isLeft ? 14 : -14;
-    used.push({ isLeft, ty });
     const kind = one.label === label ? "own" : "rival";
     const name = one.label < 0 ? "nearest other" : shared.name(one.label);
     // as many letters as there is room for, but for the angle itself; a capital takes up to 9

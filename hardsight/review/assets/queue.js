@@ -102,7 +102,7 @@ export class Queue {
   }
 
   async show(item, { back = false } = {}) {
-    this.isReady = false;
+    this.isReady = this.isOver = false;
     const wasReady = this.images.get(item.index)?.node !== undefined;
     const image = await this.image(item.index);
     if (this.stop.signal.aborted) return;
@@ -166,6 +166,7 @@ export class Queue {
     put(this.panel,
       h("h2", {}, h("bdi", { class: "class" }, shared.name(item.label)),
         item.suggestion >= 0 ? [h("span", { class: "arrow" }, " → "), h("bdi", { class: "class suggested" }, shared.name(item.suggestion))] : null),
+      item.prediction < 0 ? null : h("p", { class: "soft prediction" }, "prediction ", h("bdi", {}, shared.name(item.prediction)), ` · ${item.group}`),
       h("p", { class: "reason" }, item.reason),
       item.error_share === null ? null : h("p", { class: "soft" }, `About ${Math.round(10 * item.error_share)} of 10 such labels are wrong.`),
       verdict, others,
@@ -271,6 +272,7 @@ export class Queue {
 
   showEnd() {
     this.isReady = false;
+    this.isOver = true; // nothing is open any more
     put(this.picture);
     this.picture.removeAttribute("data-ready");
     put(this.bar, h("button", { type: "button", onclick: () => this.undo() }, h("kbd", {}, "U"), "undo"));
@@ -324,8 +326,9 @@ export class Queue {
   }
 
   async back() {
-    if (this.at <= 0 || this.isBusy) return;
-    this.at -= 1;
+    if (this.isBusy || (this.at <= 0 && !this.isOver)) return;
+    if (!this.isOver) this.at -= 1; // behind the last one, that is the next one back
+    if (!this.current) return;
     await this.show(this.current, { back: true });
   }
 

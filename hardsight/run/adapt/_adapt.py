@@ -230,7 +230,10 @@ def _run_in(
     # of what was stated, not of what a trained model states for its images
     round_recipe = stated.recipe(stated.retrain, out=config.out, epochs=config.retrain.epochs or 1)
     check_parts(round_recipe, sources.train)
-    epochs = config.source_epochs(is_trained=_is_trained(config))
+    is_trained = (
+        config.model.weights is not None or (Path(config.model.name) / "model.json").is_file()
+    )
+    epochs = config.source_epochs(is_trained=is_trained)
     say_what_plays_no_part(config, is_trained=not epochs)
     aim = opened_target(config.target, target, sources.classes)
     if aim.fingerprint == sources.fingerprint:
@@ -243,8 +246,7 @@ def _run_in(
         config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
     )
     sources = normalised_for(loaded, sources, config.source)
-    is_taught = config.source_epochs(is_trained=_is_trained(config)) > 0
-    sources = numbered_for(loaded, sources, config.model, teaches=is_taught)
+    sources = numbered_for(loaded, sources, config.model, teaches=epochs > 0)
     if sources.order is not None:
         aim = aim.numbered_as(sources.order)
     recipe = _recipe(config, sources, aim, loaded)
@@ -256,7 +258,8 @@ def _run_in(
         run, recipe, config, module=module, precision=precision,
         first=lambda: first_outputs(loaded.model, sources),
     )  # fmt: skip
-    loaded = _source_model(config, model, source, sources, loaded, show)
+    if epochs:
+        loaded = _trained_on_source(config, model, source, sources, loaded, epochs, show)
     start = _on_device(loaded.model, config, device)
     shared = SharedByRules(
         config=config,
@@ -309,10 +312,6 @@ def _as_trained(config: AdaptConfig, model: str | nn.Module) -> AdaptConfig:
     return dataclasses.replace(config, source=dataclasses.replace(config.source, **stated))
 
 
-def _is_trained(config: AdaptConfig) -> bool:
-    return config.model.weights is not None or (Path(config.model.name) / "model.json").is_file()
-
-
 def _say_if_nothing_adapts(config: AdaptConfig, model: nn.Module) -> None:
     moved = (getattr(module, "running_mean", None) for module in model.modules())
     if BN_ONLY in config.rules and all(mean is None for mean in moved):
@@ -336,18 +335,16 @@ def _recipe(
     }
 
 
-def _source_model(
+def _trained_on_source(
     config: AdaptConfig,
     model: str | nn.Module,
     data: Any,
     sources: Sources,
     loaded: LoadedModel,
+    epochs: int,
     show: bool | None,
 ) -> LoadedModel:
-    """The model every rule starts from: trained on the source here, or before."""
-    epochs = config.source_epochs(is_trained=_is_trained(config))
-    if not epochs:
-        return loaded
+    """The model every rule starts from, if it was not trained before."""
     how, table = sources.train.how, config.source
     if sources.train.are_ours:  # measured already
         table = dataclasses.replace(table, mean=how.mean, std=how.std)

@@ -21,7 +21,6 @@ from hardsight.selftrain import (
     RULES,
     SOFT_RULES,
     Selection,
-    SelectionQuality,
     select,
     selection_quality,
     soft_pseudo_labels,
@@ -148,23 +147,8 @@ def quality_of(selection: Selection, seen: Outputs, true_labels: Tensor | None) 
         embeddings=seen.embeddings,
         class_weights=seen.class_weights,
     )
-    return plain_quality(quality)
-
-
-def plain_quality(quality: SelectionQuality) -> dict[str, Any]:
-    """A quality as JSON takes it."""
-    rate = quality.true_positive_rate
-    return {
-        "examples": quality.examples,
-        "selected": quality.selected,
-        "true_positive_rate": None if rate is None else dataclasses.asdict(rate),
-        "mean_confidence": quality.mean_confidence,
-        "mean_avh": quality.mean_avh,
-        "mean_avc": quality.mean_avc,
-        "mean_norm": quality.mean_norm,
-        "counts": quality.counts.tolist(),
-        "right": None if quality.right is None else quality.right.tolist(),
-    }
+    right = None if quality.right is None else quality.right.tolist()
+    return {**dataclasses.asdict(quality), "counts": quality.counts.tolist(), "right": right}
 
 
 def accuracy_of(seen: Outputs, true_labels: Tensor | None) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from hardsight._checks import checked_options, versions, warns_of
-from hardsight.config import Settings
+from hardsight.config import EvaluateKeys, Settings
 from hardsight.data import (
     DATASETS,
     EmbeddingSource,
@@ -48,9 +48,6 @@ from hardsight.run.loop import (
 )
 from hardsight.run_folder import EVALUATE, RunFolder, values_digest, write_text, writing
 
-if TYPE_CHECKING:
-    from hardsight.config import EvaluateKeys
-
 CARD = "card.json"
 FORMAT = 1
 # what does not decide the result, and may be another when a finished card is asked for again
@@ -60,6 +57,8 @@ _OF_THE_MODELS = (
     "size", "mean", "std", "channels", "crop", "squash", "white", "preprocessing", "head",
     "num_classes", "model_classes", "trust_remote_code",
 )  # fmt: skip
+# what a card is made of is on record by its own parts, and how it was asked for plays no part
+_NO_SETTINGS = ("models", "data", "ood", "train", "resume", "overwrite", "show_progress")
 EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
 EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
 
@@ -288,23 +287,8 @@ def evaluation_card(
         >>> card["models"][0]["accuracy"]["top1"]["n"]
         449
     """
-    settings = {
-        "out": out, "head": head, "output": output, "split": split, "ood_split": ood_split,
-        "train_split": train_split, "group": list(group) if isinstance(group, Mapping) else group,
-        "data_root": data_root, "text_column": text_column, "label_column": label_column,
-        "classes": classes,
-        "num_classes": num_classes, "preprocessing": preprocessing, "size": size, "mean": mean,
-        "std": std, "channels": channels, "crop": crop, "squash": squash, "white": white,
-        "model_classes": model_classes, "class_order": class_order,
-        "trust_remote_code": trust_remote_code, "epsilons": epsilons, "epsilons_l2": epsilons_l2,
-        "attack_steps": attack_steps, "attack_examples": attack_examples,
-        "ensemble_steps": ensemble_steps,
-        "explain_examples": explain_examples, "cam_layer": cam_layer,
-        "feature_examples": feature_examples, "map_examples": map_examples,
-        "validation_share": validation_share, "wanted_error": wanted_error,
-        "batch_size": batch_size, "workers": workers, "device": device, "seed": seed,
-    }  # fmt: skip
-    settings = {name: _plain(value) for name, value in settings.items()}
+    given = {**locals(), "group": list(group) if isinstance(group, Mapping) else group}
+    settings = {name: _plain(given[name]) for name in given if name not in _NO_SETTINGS}
     _check_options(settings)
     with ExitStack() as stack:
         run = None

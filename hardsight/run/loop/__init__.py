@@ -32,6 +32,7 @@ from hardsight.run.loop._pass import chosen_precision as chosen_precision
 from hardsight.run.loop._pass import chosen_workers as chosen_workers
 from hardsight.run.loop._pass import decoded_once as decoded_once
 from hardsight.run.loop._pass import forward_context as forward_context
+from hardsight.run.loop._pass import free_bytes as free_bytes
 from hardsight.run.loop._pass import generator as generator
 from hardsight.run.loop._pass import length_of as length_of
 from hardsight.run.loop._pass import loader_processes as loader_processes

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.errors import DataError, OptionError
 from hardsight.run.loop._pass import generator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
 FOLD = "fold"  # the column of a table that says which model scored a row
 OUT_OF_SAMPLE = "out-of-sample"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from hardsight._checks import warn
+from hardsight._checks import first_line, warn
 from hardsight.data import ExampleSource, applied_preprocessing, batches
 from hardsight.data.pixels import PixelOptions, stated_preprocessing, wanted_preprocessing
 from hardsight.data.source import Parts
@@ -377,11 +377,10 @@ def _rows_depend_on(
             is_apart = alone is not None and not agree(whole[own], alone, _OTHER_BATCH)
             return "batch" if is_apart else None
     except (Exception, SystemExit) as err:  # the whole batch went well before: this is of a half
-        why = (str(err).strip().splitlines() or [type(err).__name__])[0]
         warn(
             "it could not be seen whether the logits of "
             f"{type(unwrapped(model)).__name__} for an example depend on the other examples of its "
-            f"batch: it fails on {len(half)} of {count} examples by themselves ({why})"
+            f"batch: it fails on {len(half)} of {count} examples by themselves ({first_line(err)})"
         )
         return None
 

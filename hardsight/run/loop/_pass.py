@@ -7,7 +7,9 @@ Lightning.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from hardsight._checks import bars_wanted
+from hardsight._checks import bars_wanted, first_line
 from hardsight.data import (
     WORTH_KEEPING,
     Batch,
@@ -49,6 +51,9 @@ from hardsight.table import EXCERPT_SCHEMA, THUMBNAIL_SCHEMA, ScoreTable
 Source = TypeVar("Source", ExampleSource, ExampleSource | EmbeddingSource)
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 SMALLER = "pass a smaller --batch-size (batch_size=)"
+_SECONDS_BETWEEN_LINES = 30.0
+
+_log = logging.getLogger(__name__)
 
 
 def seed_of(seed: int, *purpose: object) -> int:
@@ -158,9 +163,8 @@ def chosen_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).item()  # which meta, of shapes without values, does not have
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as err:
-        reason = (str(err) or type(err).__name__).splitlines()[0]
         raise OptionError(
-            f"device {name!r} cannot be used here ({reason}); pass device='auto' or 'cpu'"
+            f"device {name!r} cannot be used here ({first_line(err)}); pass device='auto' or 'cpu'"
         ) from err
     return device
 
@@ -183,6 +187,16 @@ def chosen_precision(name: str, device: torch.device) -> str:
 def chosen_layout(channels_last: bool | None, device: torch.device) -> bool:
     """Whether images lie with channels last: as asked, or on a GPU, where it is faster."""
     return device.type == "cuda" if channels_last is None else channels_last
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free where a device computes; a guess on a system that does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not told on this system
+        return 4 * 2**30
 
 
 def forward_context(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -502,8 +516,8 @@ def model_errors(model: str, where: str, *, goes_on: str = "") -> Iterator[None]
         if isinstance(err, HardsightError) or is_out_of_memory(err):
             raise
         raise ModelError(
-            f"{model} failed on {where} with {type(err).__name__}: {_first_line(err)}; it must "
-            f"take every batch of the data, also a shorter last one{_added(goes_on)}"
+            f"{model} failed on {where} with {type(err).__name__}: {first_line(err)[:300]}; it "
+            f"must take every batch of the data, also a shorter last one{_added(goes_on)}"
         ) from err
 
 
@@ -526,7 +540,9 @@ def memory_errors(what: str, *, smaller: str = SMALLER, goes_on: str = "") -> It
     except (MemoryError, RuntimeError) as err:
         if not is_out_of_memory(err):
             raise
-        raise OutOfMemoryError(f"{what} ({_first_line(err)}); {smaller}{_added(goes_on)}") from err
+        raise OutOfMemoryError(
+            f"{what} ({first_line(err)[:300]}); {smaller}{_added(goes_on)}"
+        ) from err
 
 
 def _added(words: str) -> str:
@@ -541,11 +557,6 @@ def is_out_of_memory(err: BaseException) -> bool:
     return isinstance(err, RuntimeError) and any(
         text in said for text in ("out of memory", "can't allocate memory", "not enough memory")
     )
-
-
-def _first_line(err: BaseException) -> str:
-    lines = str(err).strip().splitlines() or [type(err).__name__]
-    return lines[0][:300]
 
 
 class _RateColumn(bars.ProgressColumn):
@@ -563,25 +574,43 @@ class Advance(Protocol):
         """``units`` were just done; ``title`` replaces the bar's, if given."""
 
 
+class _Lines:
+    """Progress where no bar can move: a line when something was done and none came for a while."""
+
+    def __init__(self, title: str, total: int | None, done: int, *, silent: bool) -> None:
+        self._title, self._done, self._silent = title, done, silent
+        self._of = "" if total is None else f" of {total:,}"
+        self._last = time.monotonic()
+
+    def __call__(self, units: int, *, title: str | None = None) -> None:
+        """``units`` were just done."""
+        self._done += units
+        self._title = title or self._title
+        now = time.monotonic()
+        if not self._silent and now - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = now
+            _log.info("%s: %s%s", self._title, f"{self._done:,}", self._of)
+
+
 @contextmanager
 def progress(
     title: str, *, total: int | None, done: int = 0, show: bool | None = None
 ) -> Iterator[Advance]:
-    """Show progress on stderr while the block runs.
+    """Show progress on stderr while the block runs: a bar, or in a log a line every half minute.
 
     Args:
         title: what is being done.
         total: how many units there are; ``None`` if it is not known.
         done: units an earlier run has done.
         show: force the bar on or off; by default it is shown on a terminal, unless
-            ``HARDSIGHT_PROGRESS=off``.
+            ``HARDSIGHT_PROGRESS=off``, which turns the lines off, too.
 
     Yields:
         a function that takes the number of units just done.
     """
     console = Console(stderr=True)
     if not bars_wanted(show, is_terminal=console.is_terminal):
-        yield lambda units, *, title=None: None
+        yield _Lines(title, total, done, silent=not bars_wanted(show, is_terminal=True))
         return
     bar = bars.Progress(
         bars.SpinnerColumn(),

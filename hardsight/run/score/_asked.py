@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+import torch
+from torch import Tensor, nn
+
+from hardsight.data import EmbeddingSource, ExampleSource
 from hardsight.data.pixels import PixelOptions
 from hardsight.errors import OptionError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from hardsight.data import EmbeddingSource, ExampleSource
-    from hardsight.heads import Head
-    from hardsight.models import ClassNames
-    from hardsight.patch import Patch
-    from hardsight.preprocessing import Preprocessing
-    from hardsight.run.score._refit import Refit
-    from hardsight.run.score._rows import ScorePlan, Scorer
+from hardsight.heads import Head
+from hardsight.models import ClassNames
+from hardsight.patch import Patch
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.score._refit import Refit
+from hardsight.run.score._rows import ScorePlan, Scorer
 
 
 @dataclass(frozen=True)

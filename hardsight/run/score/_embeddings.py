@@ -17,12 +17,12 @@ from torch import Tensor
 from hardsight.data import EmbeddingSource
 from hardsight.geometry import widen
 from hardsight.heads import Head, decided_by_bias
-from hardsight.run.loop import FOLD, ClassOrder, Folds
-from hardsight.run.score._rows import Piece, ScorePlan
+from hardsight.run.loop import FOLD, Folds
+from hardsight.run.score._rows import Piece, ScorePlan, Scorer
 from hardsight.scores import TiledHead
 
 
-class EmbeddingScorer:
+class EmbeddingScorer(Scorer):
     """Scores stored embeddings through a stored head, or the rows of each fold through its own.
 
     Args:
@@ -34,6 +34,8 @@ class EmbeddingScorer:
         num_classes: of the heads; only needed if they are not there yet.
         folds: which head scores which row.
     """
+
+    source: EmbeddingSource
 
     def __init__(
         self,
@@ -55,10 +57,6 @@ class EmbeddingScorer:
     def use(self, heads: Sequence[Head]) -> None:
         """Take heads that were fitted meanwhile, one per fold."""
         self._heads = list(heads)
-
-    def number_as(self, order: ClassOrder) -> None:
-        """Give the labels of the data the model's numbers."""
-        self.source = order.of(self.source)
 
     def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
         """Pieces from ``start`` to ``stop``, on a CPU one per core at a time.
@@ -85,9 +83,6 @@ class EmbeddingScorer:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-
-    def check(self) -> None:
-        """Nothing is left to check: the numbers follow from what is stored."""
 
     def _tiled_heads(self) -> list[TiledHead]:
         return [

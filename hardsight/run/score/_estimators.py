@@ -30,7 +30,7 @@ from hardsight.errors import DataError, HeadError, LabelError, OptionError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, Estimator, value_name
 from hardsight.registry import SCORES
-from hardsight.run.loop import ClassOrder, stated_classes
+from hardsight.run.loop import stated_classes
 from hardsight.run.score._asked import Asked, Ready, refuse, refuse_folds, refuse_pixel_options
 from hardsight.run.score._embeddings import EmbeddingScorer
 from hardsight.run.score._rows import Piece, ScorePlan, Scorer
@@ -150,7 +150,8 @@ def _estimator_at_work(
         HeadError: a score is asked for that it cannot give.
     """
     estimator = Estimator(model)
-    rows, values, ids, named = _opened(data, labels, estimator, classes=classes, **options)
+    opened = _opened(data, labels, estimator, classes=classes, **options)
+    rows, values, ids, named, made_of = opened
     # names of the data speak for themselves
     by_value = class_order != "position" and named is None
     known = estimator.class_names if stated is None else stated
@@ -169,6 +170,9 @@ def _estimator_at_work(
     texts = rows.at(slice(0, len(rows)))
     if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
         source.shown = TextSource(texts, indices, spec=source.spec, classes=names, ids=ids)
+    # a patch of the run is about the file itself, if its classes have the same numbers there
+    if made_of is not None and made_of.classes == names:
+        source.made_of = made_of
     if chosen is not None:
         picked = open_source(source, rows=chosen)
         assert isinstance(picked, EmbeddingSource)
@@ -194,21 +198,16 @@ def _estimator_at_work(
     )
 
 
-class ProbabilityScorer:
+class ProbabilityScorer(Scorer):
     """Scores rows of log-probabilities: logits up to a number that each row has of its own."""
+
+    source: EmbeddingSource
 
     def __init__(
         self, source: EmbeddingSource, plan: ScorePlan, *, device: torch.device, batch_size: int
     ) -> None:
         self.source, self.plan, self.device = source, plan, device
         self.batch_size, self.num_classes = batch_size, source.width
-
-    def number_as(self, order: ClassOrder) -> None:
-        """Give the labels of the data the model's numbers."""
-        self.source = order.of(self.source)
-
-    def check(self) -> None:
-        """Nothing is left to check: the numbers follow from what the model says."""
 
     def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
         """Pieces from position ``start`` to ``stop``."""
@@ -234,8 +233,8 @@ class ProbabilityScorer:
 
 def _opened(
     data: Any, labels: Any, estimator: Estimator, *, classes: Sequence[str] | None, **options: Any
-) -> tuple[FeatureRows, Any, Any, tuple[str, ...] | None]:
-    """Rows, labels, ids, and the names of the labels if the data or the user has them."""
+) -> tuple[FeatureRows, Any, Any, tuple[str, ...] | None, TextSource | None]:
+    """Rows, labels, ids, names of the labels if the data or the user has them, and named texts."""
     stated = None if classes is None else tuple(str(name) for name in classes)
     if not isinstance(data, str | os.PathLike | ExampleSource | EmbeddingSource):
         stray = [name for name, value in options.items() if value is not None]
@@ -248,19 +247,19 @@ def _opened(
         rows, values, ids = feature_rows(
             data, given, columns=estimator.columns, width=estimator.width
         )
-        return rows, values, ids, stated
+        return rows, values, ids, stated, None
     source = open_source(data, labels=labels, classes=classes, **options)
     if isinstance(source, EmbeddingSource):
         whole = source.chunk(0, len(source))
         ids = source.ids(0, len(source)).to_pylist()
-        return FeatureRows(in_memory(whole)), source.labels, ids, source.classes
+        return FeatureRows(in_memory(whole)), source.labels, ids, source.classes, None
     if not isinstance(source, TextSource):
         raise DataError(
             f"{estimator.name} takes rows of features, and {source.spec} holds pictures; pass "
             "arrays, a data frame or stored embeddings, and labels=y"
         )
     ids = [source.id_of(at) for at in range(len(source))]
-    return FeatureRows(source.texts), source.labels, ids, source.classes
+    return FeatureRows(source.texts), source.labels, ids, source.classes, source
 
 
 def _spec(data: Any) -> str:

@@ -6,7 +6,6 @@ them, and the start and the scaling of the search come from them too.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from torch import Tensor
 from hardsight.data import EmbeddingSource
 from hardsight.errors import DataError
 from hardsight.heads import Head
-from hardsight.run.loop import generator
+from hardsight.run.loop import free_bytes, generator
 
 # of the squared weights, in units of the embeddings' variance: 1 is what a unit normal prior says
 PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
@@ -84,7 +83,7 @@ class HeldRows:
         self._kept: Tensor | None = None
         self.finite = torch.ones(len(source), dtype=torch.bool, device=device)
         if keeps is None:
-            keeps = 4 * len(source) * source.width <= _free_bytes(device) / 4
+            keeps = 4 * len(source) * source.width <= free_bytes(device) / 4
         if keeps:
             self._kept = torch.empty(len(source), source.width, device=device)
         for start in range(0, len(source), 65536):
@@ -109,15 +108,6 @@ class HeldRows:
     def _read(self, start: int, stop: int) -> Tensor:
         rows = np.array(self._source.chunk(start, min(stop, len(self._source))), dtype=np.float32)
         return torch.from_numpy(rows).to(self._device)
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not told on this system
-        return 4 * 2**30
 
 
 class HeadFitter:

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from hardsight import errors as known_errors
-from hardsight._checks import bars_wanted, require
+from hardsight._checks import bars_wanted, first_line, require
 from hardsight.data import ExampleSource
 from hardsight.errors import (
     EngineError,
@@ -128,7 +128,9 @@ def _connect(ray: Any, address: str | None) -> None:
             with _saying_what_takes_long("start on this machine", _SLOW_START):
                 ray.init(address="local", include_dashboard=False, **quiet)
         except Exception as err:  # of no type of its own if a node is too slow to start
-            raise EngineError(f"Ray did not start on this machine ({_first_line(err)})") from err
+            raise EngineError(
+                f"Ray did not start on this machine ({first_line(err).rstrip('.')})"
+            ) from err
         return
     if address.startswith("ray://"):
         raise OptionError(
@@ -198,13 +200,9 @@ def _knock(address: str) -> None:
 
 def _unreachable(address: str, err: BaseException) -> str:
     return (
-        f"no Ray cluster at {address!r} ({_first_line(err)}); start one with `ray start "
+        f"no Ray cluster at {address!r} ({first_line(err).rstrip('.')}); start one with `ray start "
         "--head`, check ray_address (--ray-address), or leave it out to start Ray on this machine"
     )
-
-
-def _first_line(err: BaseException) -> str:
-    return (str(err) or type(err).__name__).splitlines()[0].rstrip(".")
 
 
 class RayCluster:
@@ -258,7 +256,7 @@ class RayCluster:
         for name, value in sent.items():
             try:
                 self._ray.cloudpickle.dumps(value)
-            except Exception as err:  # whatever a user's class raises
+            except Exception as err:  # a user's class may raise anything
                 raise OptionError(
                     f"{name} ({type(value).__name__}) cannot be pickled, so that it cannot be "
                     f"sent to workers ({type(err).__name__}: {err}); {_BY_NAME.get(name, _FILES)}"

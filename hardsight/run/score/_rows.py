@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +43,7 @@ from hardsight.run.loop import (
     progress,
 )
 from hardsight.run.score._neighbours import StoredVectors, keep_neighbours
-from hardsight.run_folder import SCORE, Manifest, row_groups, values_digest
+from hardsight.run_folder import NEAREST, SCORE, Manifest, row_groups, values_digest
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 from hardsight.table import (
     KEY_COLUMNS,
@@ -62,6 +64,12 @@ _NORM = "feature_norm"
 _MOST_HALF = float(np.finfo(np.float16).max)
 _NOTICED = "noticed "  # begins columns of shards, which the table gives as counts
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
+# columns of shards that become a file beside the table: what people ask for who look at a label
+_CLASSES, _ANGLES = "nearest classes", "nearest angles"
+_NEAREST_COUNT = 5
+_FEW_CLASSES = 4096  # of more than that, a row for every example would cost what scoring costs
+_SURE = 0.9  # a label with this probability is not looked at for other classes
+_READ_AT_ONCE = 1 << 14  # rows; somebody who looks at an example reads as many
 # of tables of examples
 COLUMNS = ("text_column", "label_column", "image_column", "max_tokens", "tokens", "target")
 # what does not decide the result, and may be another when a run is continued; the weights are known
@@ -91,23 +99,26 @@ class Piece:
     embeddings: NDArray[np.floating] | None = None
 
 
-class Scorer(Protocol):
+class Scorer(ABC):
     """What the scoring loop needs of a kind of data."""
 
+    source: Source
     batch_size: int
     num_classes: int
 
+    @abstractmethod
     def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
         """Pieces of source positions from ``start`` to ``stop``, ``batch_size`` each."""
-        ...
 
-    def check(self) -> None:
-        """Raise unless all pieces so far are right; called before they are kept."""
-        ...
+    def check(self) -> None:  # noqa: B027 (a default)
+        """Raise unless all pieces so far are right; called before they are kept.
+
+        What follows from stored numbers is right as it is.
+        """
 
     def number_as(self, order: ClassOrder) -> None:
         """Give the labels of the data the model's numbers."""
-        ...
+        self.source = order.of(self.source)
 
 
 class ScorePlan:
@@ -196,8 +207,10 @@ def _column_spec(name: str) -> ScoreSpec:
     return spec
 
 
-class ModelScorer:
+class ModelScorer(Scorer):
     """Scores examples through a model, capturing its embeddings on the way."""
+
+    source: ExampleSource
 
     def __init__(
         self,
@@ -212,6 +225,7 @@ class ModelScorer:
         strict: bool,
         goes_on: str = "",
         keep_embeddings: bool = False,
+        names_nearest: bool = False,
     ) -> None:
         self.source, self.plan, self.device, self.precision = source, plan, device, precision
         self.batch_size, self.workers, self.strict = batch_size, workers, strict
@@ -239,6 +253,10 @@ class ModelScorer:
             # logits come from the model itself; the tiles add what only embeddings tell
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
+        self._names_nearest = (
+            names_nearest and self.head is not None and not self._by_head
+            and self.num_classes <= _FEW_CLASSES
+        )  # fmt: skip
 
     def _whole_heads(self, head: Head) -> tuple[TiledHead, TiledHead | None]:
         """A head that makes all summaries, as the model's layer would, and one without its bias."""
@@ -251,10 +269,6 @@ class ModelScorer:
         if bias is not None and bool(bias.any()):
             plain = TiledHead(weight, parts=("predictions",))
         return TiledHead(weight, bias, parts=parts), plain
-
-    def number_as(self, order: ClassOrder) -> None:
-        """Give the labels of the data the model's numbers."""
-        self.source = order.of(self.source)
 
     def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
         """Pieces from position ``start`` to ``stop``."""
@@ -304,6 +318,19 @@ class ModelScorer:
             **decided,
             **{f"{_NOTICED}{name}": values for name, values in batch.noticed.items()},
             **self.plan.scores(summaries),
+            **self._nearest(passed, summaries),
+        }
+
+    def _nearest(self, passed: Passed, summaries: Summaries) -> dict[str, Tensor]:
+        """The nearest classes of each example of a batch; -1 where its label is not in doubt."""
+        if not self._names_nearest or passed.embeddings is None or summaries.targets is None:
+            return {}
+        assert self.tiled is not None
+        classes, angles = self.tiled.nearest(passed.embeddings.to(self.device), _NEAREST_COUNT)
+        in_doubt = summaries.targets.log_prob < math.log(_SURE)
+        return {
+            _CLASSES: torch.where(in_doubt[:, None], classes, -1).int(),
+            _ANGLES: angles.float(),
         }
 
     def _by_logits(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
@@ -354,11 +381,30 @@ def naming_other_scores() -> Iterator[None]:
 def piece_rows(pieces: list[Piece]) -> pa.Table:
     """Rows of consecutive pieces; one copy from the device for all of them."""
     columns: dict[str, Any] = {
-        name: pa.array(torch.cat([piece.columns[name] for piece in pieces]).cpu().numpy())
+        name: _arrow_of(torch.cat([piece.columns[name] for piece in pieces]).cpu().numpy())
         for name in pieces[0].columns
     }
     ids = pa.chunked_array([piece.ids for piece in pieces], pa.string()).combine_chunks()
     return pa.table({**columns, "id": ids})
+
+
+def _arrow_of(values: NDArray[Any]) -> pa.Array:
+    """A column, of lists of one length if every row has several values."""
+    if values.ndim == 1:
+        return pa.array(values)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def _without_nearest(shard: pa.Table) -> pa.Table:
+    return shard.drop_columns([n for n in (_CLASSES, _ANGLES) if n in shard.column_names])
+
+
+def _nearest_of(shard: pa.Table) -> pa.Table:
+    """Index, nearest classes and angles of the rows of a shard whose label is in doubt."""
+    found = pa.table(
+        {"index": shard["index"], "classes": shard[_CLASSES], "angles": shard[_ANGLES]}
+    )
+    return found.filter(pc.greater_equal(pc.list_element(found["classes"], 0), 0))
 
 
 class Totals:
@@ -421,6 +467,19 @@ def _rows_said(source: Source) -> int | None:
     return length if length is None or isinstance(source, EmbeddingSource) else source.num_rows
 
 
+class ShardMade(NamedTuple):
+    """Rows, unreadable examples, and the embeddings of the rows if they are kept."""
+
+    rows: pa.Table
+    errors: pa.Table
+    embeddings: NDArray[np.floating] | None
+
+
+def _shard_of(pieces: list[Piece]) -> ShardMade:
+    errors = error_rows([error for piece in pieces for error in piece.errors])
+    return ShardMade(piece_rows(pieces), errors, _compact(pieces))
+
+
 @dataclass(frozen=True)
 class ScoreWork:
     """Everything that shards are made from.
@@ -450,14 +509,13 @@ class ScoreWork:
         """Source positions of a shard."""
         return self.batches_per_shard * self.scorer.batch_size
 
-    def shard(self, number: int) -> tuple[pa.Table, pa.Table, NDArray[np.floating] | None]:
-        """Rows, unreadable examples and embeddings of one shard, made without those before it."""
+    def shard(self, number: int) -> ShardMade:
+        """One shard, made without those before it."""
         start = number * self.rows_per_shard
         with closing(self.scorer.pieces(start, start + self.rows_per_shard)) as made:
             pieces = list(made)
             self.scorer.check()
-        errors = error_rows([error for piece in pieces for error in piece.errors])
-        return piece_rows(pieces), errors, _compact(pieces)
+        return _shard_of(pieces)
 
     def made_of(self) -> Manifest:
         """What the run is made of, from the metadata of its table."""
@@ -510,61 +568,55 @@ class ScoreRun:
     """One pass over the data, from the first missing shard to the finished table.
 
     Args:
-        folder: where the shards go, described and not finished; ``None`` keeps them in memory.
-        plan: which scores.
-        about: metadata of the table, completed at the end.
-        batches_per_shard: whole batches, so that a resumed run forms the same batches.
+        work: what the shards are made from.
+        folder: where they go, described and not finished; ``None`` keeps them in memory.
         show: force the progress bar on or off.
-        keep_embeddings: look for the nearest neighbours of every example, by embeddings that are
-            kept, or by the data if it is embeddings.
-        groups: attributes that the table keeps.
         elsewhere: makes the shards of some numbers, in any order, and writes them to the folder if
             there is one; ``None`` if this process makes them.
     """
 
     def __init__(
         self,
+        work: ScoreWork,
         folder: RunFolder | None,
-        plan: ScorePlan,
-        about: dict[str, Any],
         *,
-        batches_per_shard: int,
         show: bool | None,
-        keep_embeddings: bool = False,
-        groups: Groups | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.folder, self.plan, self.about, self.groups = folder, plan, about, groups
-        self.batches_per_shard, self.show = batches_per_shard, show
-        self._keeps = keep_embeddings
-        self.elsewhere = elsewhere
+        self.work, self.folder, self.show, self.elsewhere = work, folder, show, elsewhere
 
-    def table(self, scorer: Scorer, source: Source, *, thumbnails: int) -> ScoreTable:
+    def table(self, *, thumbnails: int, keep_embeddings: bool) -> ScoreTable:
         """Score what is missing, and finish.
 
         The shards are read twice: once for what only all of them can say, once to write them. No
         more than one group of rows is in memory, however many there are.
+
+        Args:
+            thumbnails: how many pictures to keep at most.
+            keep_embeddings: look for the nearest neighbours of every example, by embeddings that
+                are kept, or by the data if it is embeddings.
         """
-        all_shards, errors = self._scored(scorer, source)
+        source, scorer, about = self.work.source, self.work.scorer, self.work.about
+        all_shards, errors = self._scored()
 
         def shards() -> Iterator[pa.Table]:
             # one whose examples could not be read has columns, and no number that tells their type
-            return (shard for shard in all_shards() if shard.num_rows)
+            return (_without_nearest(shard) for shard in all_shards() if shard.num_rows)
 
         # an empty shard still has the columns, if all are empty
-        first = next(shards(), None) or next(all_shards(), None)
+        first = next(shards(), None) or next(map(_without_nearest, all_shards()), None)
         if first is None:
             raise DataError(f"there are no examples in {source.spec}")
-        totals = Totals(self.plan, self.groups)
+        totals = Totals(self.work.plan, self.work.groups)
         for shard in shards():
             totals.add(shard)
-        self._count(source, totals, errors)
+        self._count(totals, errors)
         parts = (totals.finished(group) for group in row_groups(shards(), first.schema))
         # of no rows: the schema has to be known before the first group is written
-        schema = with_metadata(totals.finished(first.slice(0, 0)), self.about).schema
+        schema = with_metadata(totals.finished(first.slice(0, 0)), about).schema
         if self.folder is None:
-            return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
-        if self._keeps:
+            return ScoreTable(with_metadata(pa.concat_tables(parts), about))
+        if keep_embeddings:
             if isinstance(scorer, ModelScorer) and scorer.head is not None:
                 self.folder.keep_class_weights(scorer.head.weight.detach().float().cpu().numpy())
             stored = StoredVectors(self.folder.embeddings())
@@ -572,9 +624,10 @@ class ScoreRun:
                 self.folder,
                 source if isinstance(source, EmbeddingSource) else stored,
                 shards,
-                device=torch.device(self.about["config"]["device"]),
+                device=torch.device(about["config"]["device"]),
                 show=self.show,
             )
+        self._write_nearest(all_shards)
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
             can_show = isinstance(source, ExampleSource) and not source.is_stream
@@ -584,43 +637,47 @@ class ScoreRun:
         self.folder.finish()
         return read_table(self.folder.folder)
 
-    def _scored(self, scorer: Scorer, source: Source) -> tuple[Shards, int]:
+    def _write_nearest(self, shards: Shards) -> None:
+        """The file of nearest classes, if shards have them; some may be of an older version."""
+        found = (_nearest_of(part) for part in shards() if _CLASSES in part.column_names)
+        first = next(found, None)
+        if first is not None and self.folder is not None:
+            self.folder.write_side_parts(
+                NEAREST, chain([first], found), first.schema, rows_at_once=_READ_AT_ONCE
+            )
+
+    def _scored(self) -> tuple[Shards, int]:
         """All shards, computed or read, and the number of unreadable examples."""
         if self.elsewhere is not None:
-            return self._scored_by(self.elsewhere, scorer, source)
-        folder, kept = self.folder, list[pa.Table]()
+            return self._scored_by(self.elsewhere)
+        folder, source, kept = self.folder, self.work.source, list[ShardMade]()
         done = 0 if folder is None else _complete_from_the_start(folder)
-        per_shard = self.batches_per_shard * scorer.batch_size
+        per_shard = self.work.rows_per_shard
         start = done * per_shard
-        self._hold_to_what_is_done(source, done, per_shard)
-        failed = 0
+        self._hold_to_what_is_done(done)
         title = f"scoring {source.spec}"
         with progress(title, total=length_of(source), done=start, show=self.show) as advance:
-            for number, pieces in enumerate(self._pieces(scorer, start, advance), start=done):
-                rows = piece_rows(pieces)
-                errors = error_rows([error for piece in pieces for error in piece.errors])
+            for number, made in enumerate(self._made(start, advance), start=done):
                 if folder is None:
-                    kept.append(rows)
-                    failed += errors.num_rows
+                    kept.append(made)
                     continue
                 folder.begin()  # only now: what fails on the first examples leaves no folder
                 end = (number + 1) * per_shard
                 # a stream has no fingerprint; what was read of it so far stands in for one
                 mark = None if isinstance(source, EmbeddingSource) else source.mark_at(end)
-                folder.write_shard(number, rows, errors, mark=mark, embeddings=_compact(pieces))
+                folder.write_shard(number, *made[:2], mark=mark, embeddings=made.embeddings)
         if folder is None:
-            return lambda: iter(kept), failed
+            failed = sum(made.errors.num_rows for made in kept)
+            return lambda: (made.rows for made in kept), failed
         return folder.shards, sum(part.num_rows for part in folder.shards("errors"))
 
-    def _scored_by(
-        self, elsewhere: Elsewhere, scorer: Scorer, source: Source
-    ) -> tuple[Shards, int]:
+    def _scored_by(self, elsewhere: Elsewhere) -> tuple[Shards, int]:
         """The same, of shards that others make, in any order; only those that are not there yet."""
-        folder = self.folder
-        per_shard = self.batches_per_shard * scorer.batch_size
+        folder, scorer = self.folder, self.work.scorer
+        shards = math.ceil(len(self.work.source) / self.work.rows_per_shard)
         # any shard counts, in any order, since each is made without the others
         done = folder.done() if folder is not None and folder.goes_on else set[int]()
-        missing = [n for n in range(math.ceil(len(source) / per_shard)) if n not in done]
+        missing = [number for number in range(shards) if number not in done]
         if not done:  # what fails on the first examples leaves no folder, and replaces no run
             with closing(scorer.pieces(0, scorer.batch_size)) as first:
                 next(first, None)
@@ -635,46 +692,47 @@ class ScoreRun:
             errors.num_rows for _, errors in made.values()
         )
 
-    def _hold_to_what_is_done(self, source: Source, done: int, per_shard: int) -> None:
+    def _hold_to_what_is_done(self, done: int) -> None:
         """Let a stream be compared with what was read of it, while that is passed over."""
+        source, per_shard = self.work.source, self.work.rows_per_shard
         if self.folder is None or isinstance(source, EmbeddingSource):
             return
         mark = self.folder.shard_mark(done - 1) if done else None
         source.hold_to({} if mark is None else {done * per_shard: mark}, every=per_shard)
 
-    def _pieces(
-        self, scorer: Scorer, start: int, advance: Callable[[int], None]
-    ) -> Iterator[list[Piece]]:
-        pieces: list[Piece] = []
+    def _made(self, start: int, advance: Callable[[int], None]) -> Iterator[ShardMade]:
+        """Shard after shard from a position on, in one pass over the data."""
+        scorer, pieces = self.work.scorer, list[Piece]()
         for piece in scorer.pieces(start):
             pieces.append(piece)
             advance(piece.positions)
-            if len(pieces) == self.batches_per_shard:
+            if len(pieces) == self.work.batches_per_shard:
                 scorer.check()  # what is written once is not looked at again
-                yield pieces
+                yield _shard_of(pieces)
                 pieces = []
         if pieces:
             scorer.check()
-            yield pieces
+            yield _shard_of(pieces)
 
-    def _count(self, source: Source, totals: Totals, errors: int) -> None:
+    def _count(self, totals: Totals, errors: int) -> None:
+        source, about = self.work.source, self.work.about
         if totals.rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
         # of a stream the length is known only now
-        self.about["data"] |= {"rows": totals.rows + errors}
+        about["data"] |= {"rows": totals.rows + errors}
         said = _rows_said(source)
         if said is not None and said != totals.rows + errors:  # of a stream: others are counted
             warn(
                 f"{source.spec} says that it has {said:,} examples, and {totals.rows + errors:,} "
                 "came: it may have ended too early, or its length may be wrong"
             )
-        self.about["counts"] = {
+        about["counts"] = {
             "errors": errors, "non_finite": totals.rows - totals.finite, **totals.noticed
         }  # fmt: skip
         if isinstance(source, ExampleSource) and source.passed_over:
-            self.about["counts"]["passed_over"] = dict(source.passed_over)
-        if "bias" not in self.about:  # of stored embeddings it is known from the first examples
-            self.about["bias"] = {"flip_rate": totals.decided_by_bias / totals.rows}
+            about["counts"]["passed_over"] = dict(source.passed_over)
+        if "bias" not in about:  # of stored embeddings it is known from the first examples
+            about["bias"] = {"flip_rate": totals.decided_by_bias / totals.rows}
 
 
 def _compact(pieces: list[Piece]) -> NDArray[np.floating] | None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight._checks import checked_options, versions, warn, warns_of
-from hardsight.config import Settings
+from hardsight.config import ScoreKeys, Settings
 from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
@@ -61,9 +61,6 @@ from hardsight.run_folder import (
     place_of,
 )
 from hardsight.table import ScoreTable, read_table
-
-if TYPE_CHECKING:
-    from hardsight.config import ScoreKeys
 
 # what no longer decides, once the table is there: data may have been moved, packages renewed
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
@@ -368,17 +365,9 @@ def score(
         # heads are fitted once the folder is ours: what is fitted is kept in it
         if work.refit is not None:
             about |= work.refit.fit(folder, show=show_progress)
-        run = ScoreRun(
-            folder,
-            work.plan,
-            about,
-            batches_per_shard=work.batches_per_shard,
-            show=show_progress,
-            keep_embeddings=keep_embeddings,
-            groups=work.groups,
-            elsewhere=None if cluster is None else cluster.shards_of(work, folder),
-        )
-        return run.table(scorer, source, thumbnails=thumbnails)
+        elsewhere = None if cluster is None else cluster.shards_of(work, folder)
+        run = ScoreRun(work, folder, show=show_progress, elsewhere=elsewhere)
+        return run.table(thumbnails=thumbnails, keep_embeddings=keep_embeddings)
 
 
 @contextmanager
@@ -515,6 +504,7 @@ def _by_model(
         strict=asked.strict,
         goes_on="" if asked.out is None else _GOES_ON,
         keep_embeddings=asked.keep_embeddings,
+        names_nearest=asked.out is not None,
     )
     head = None if scorer.head is None else scorer.head.name
     about: dict[str, Any] = {"model": {**ready.facts(), "head": head}}

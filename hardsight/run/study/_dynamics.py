@@ -19,7 +19,7 @@ from hardsight.run.study._tables import (
 )
 from hardsight.run_folder import read_parquet
 from hardsight.stats import HUMAN_BINS, Correlation, bin_index, correlation
-from hardsight.table import ScoreTable
+from hardsight.table import ScoreTable, TableFile
 
 Floats = NDArray[np.float64]
 
@@ -66,8 +66,6 @@ def read_histories(run: Path, *, examples: str = "test", name: str | None = None
         TableError: an epoch is missing, unreadable or of another length.
         StatisticError: no example was seen in every epoch.
     """
-    import pyarrow as pa
-
     folder = run / "dynamics" if examples == "train" else run / "tracked" / examples
     files = sorted(folder.glob("epoch-*.parquet"))
     if not files:
@@ -77,10 +75,7 @@ def read_histories(run: Path, *, examples: str = "test", name: str | None = None
     for epoch, file in enumerate(files, start=1):
         if file.name != f"epoch-{epoch:05d}.parquet":
             raise TableError(f"epoch {epoch} is missing in {folder}; train the run again")
-        try:
-            rows = read_parquet(file)
-        except (pa.ArrowInvalid, OSError) as err:
-            raise TableError(f"{file} is not a readable parquet file: {err}") from err
+        rows = TableFile(file).read()
         label, prediction = rows["label"].to_numpy(), rows["prediction"].to_numpy()
         if seen and len(label) != len(seen[0]):
             raise TableError(

@@ -9,14 +9,20 @@ import math
 import os
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hardsight.run.study._tables import STUDY, study_versions
+from hardsight.run.study._tables import (
+    FORMAT,
+    STUDY,
+    StudyTable,
+    plain,
+    study_versions,
+    titles_of,
+)
 from hardsight.run_folder import STUDY as KIND
 from hardsight.run_folder import RunFolder, write_text, writing
 
@@ -60,22 +66,45 @@ def describe_study(
     )
 
 
-def write_study(run: RunFolder, content: Mapping[str, Any]) -> Path:
-    """Write ``study.json``.
+def write_study(
+    run: RunFolder,
+    kind: str,
+    study: Any,
+    tables: Sequence[StudyTable],
+    *,
+    names: Iterable[str],
+    settings: Mapping[str, Any],
+    figures: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``study.json``: what was found, from what, with which versions.
 
     Args:
         run: of the study.
-        content: of :func:`study_content`.
+        kind: of study.
+        study: what was found.
+        tables: the same, ready to be read.
+        names: of scores and measures that need a heading.
+        settings: of the study.
+        figures: numbers that figures are drawn from, beside those of the study.
 
     Raises:
         OutputError: it cannot be written.
     """
+    content = {
+        "format": FORMAT,
+        "kind": kind,
+        "settings": plain(settings),
+        "versions": study_versions(),
+        "titles": titles_of(list(names)),
+        "tables": plain(list(tables)),
+        "figures": plain(figures or {}),
+        "result": plain(study),
+    }
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     run.begin()
     with writing(run.folder, step="choose another --out"):
         write_text(run.folder / STUDY, text)
     run.finish()
-    return run.folder / STUDY
 
 
 def read_study(run: RunFolder, kind: Any) -> Any:

@@ -283,33 +283,20 @@ def _against_people(
 ) -> ScoreAgainstPeople:
     rows = np.isfinite(values) & np.isfinite(people)
     x, y, group = values[rows], people[rows], classes[rows]
-    within: Correlation | None = None
+    plain = ScoreAgainstPeople(name, direction, len(x), {}, None, (), (), None)
     try:
         if len(x) and (x == x[0]).all():  # checked here too, where the column has a name
             raise StatisticError(f"{name} is constant: all {len(x):,} values are {x[0]:g}")
         by_method = {method: correlation(x, y, method=method) for method in METHODS}
     except StatisticError as err:
-        return ScoreAgainstPeople(
-            name=name,
-            higher_is_harder=direction,
-            n=len(x),
-            correlations={},
-            p_adjusted=None,
-            bins=(),
-            quantile_bins=(),
-            within_class=None,
-            reason=str(err),
-        )
+        return dataclasses.replace(plain, reason=str(err))
     try:
         within = partial_correlation(x, y, group)
     except StatisticError:  # fewer examples than classes, or one value per class
         within = None
-    return ScoreAgainstPeople(
-        name=name,
-        higher_is_harder=direction,
-        n=len(x),
+    return dataclasses.replace(
+        plain,
         correlations=by_method,
-        p_adjusted=None,
         bins=tuple(binned_correlations(x, y, y, edges=bins)),
         quantile_bins=tuple(binned_correlations(x, y, y, edges=edges)),
         within_class=within,
@@ -362,40 +349,21 @@ def _hypotheses(
     raised = dict(zip(keys, adjusted_p_values([p[key] for key in keys]).tolist(), strict=True))
     made = []
     for key, (says, paper) in _SAYS.items():
+        rejected: bool | None = None
         if key not in p:
             name = subjects.get(key, f"{AVH} or {CONFIDENCE}")
             score = scores.get(name)
             reason = score.reason if score else f"there is no usable column {name}"
-            made.append(
-                Hypothesis(
-                    name=key,
-                    says=says,
-                    rejected=None,
-                    outcome=f"Not tested: {reason}.",
-                    paper=paper,
-                    p=None,
-                    p_adjusted=None,
-                )
-            )
-            continue
-        rejected = raised[key] < alpha
-        if key == "H3":
+            outcome = f"Not tested: {reason}."
+        elif key == "H3":
+            rejected = raised[key] < alpha
             outcome = _compared_in_words(comparisons, rejected, raised[key])
             # the hypothesis is one-sided: a stronger confidence does not speak for it
             rejected = rejected and comparisons[0].difference > 0
         else:
+            rejected = raised[key] < alpha
             outcome = _tested_in_words(scores[subjects[key]], rejected, raised[key])
-        made.append(
-            Hypothesis(
-                name=key,
-                says=says,
-                rejected=rejected,
-                outcome=outcome,
-                paper=paper,
-                p=p[key],
-                p_adjusted=raised[key],
-            )
-        )
+        made.append(Hypothesis(key, says, rejected, outcome, paper, p.get(key), raised.get(key)))
     return tuple(made)
 
 

@@ -53,6 +53,11 @@ def level_scores(
     kinds = {kind: levels for kind, levels in kinds.items() if len(levels)}
     if not kinds:
         raise OptionError("expected levels of noise or of contrast, got none")
+    for kind, levels in kinds.items():
+        if len(levels) < 2 or len(set(levels)) < len(levels):  # before anything is scored
+            raise OptionError(
+                f"expected at least 2 levels of {kind}, each once, got {list(levels)}"
+            )
     if limit is not None and limit < 1:
         raise OptionError(f"expected a limit of at least 1 picture, got {limit}")
     if isinstance(source, EmbeddingSource) or source.is_stream:

@@ -34,7 +34,6 @@ from hardsight.run.study._folder import (
 )
 from hardsight.run.study._galleries import named, picture_source, pictures_of
 from hardsight.run.study._human import HumanStudy, human_study
-from hardsight.run.study._tables import study_content
 from hardsight.stats import HUMAN_BINS
 from hardsight.table import ScoreTable, read_table
 
@@ -134,10 +133,9 @@ def study_human(
         shown = pictures_of(study.galleries, opened, source)
         figures = {"histograms": study.histograms, "galleries": shown}
         names = [score.name for score in study.scores]
-        content = study_content(
-            "human", study, study.tables(), names=names, settings=settings, figures=figures
+        write_study(
+            run, "human", study, study.tables(), names=names, settings=settings, figures=figures
         )
-        write_study(run, content)
         return study
 
 
@@ -213,9 +211,7 @@ def study_degradation(
             }  # fmt: skip
             tables = [table for study in studies for table in study.tables()]
             names = [score.name for study in studies for score in study.scores]
-            write_study(
-                run, study_content("degradation", studies, tables, names=names, settings=settings)
-            )
+            write_study(run, "degradation", studies, tables, names=names, settings=settings)
     return studies
 
 
@@ -277,10 +273,8 @@ def study_dynamics(
         if run is not None:
             describe_study(run, "dynamics", {**settings, "names": names}, marks)
             if not run.is_done:
-                content = study_content(
-                    "dynamics", study, study.tables(), names=MEASURES, settings=settings
-                )
-                write_study(run, content)
+                tables = study.tables()
+                write_study(run, "dynamics", study, tables, names=MEASURES, settings=settings)
     return study
 
 

@@ -126,25 +126,3 @@ def titles_of(names: Iterable[str]) -> dict[str, str]:
         spec = SCORES.get(SCORE_OF.get(name, name))
         titles.setdefault(name, words_of(name) if spec is None else spec.shown()["title"])
     return {name: titles[name] for name in names}
-
-
-def study_content(
-    kind: str,
-    study: Any,
-    tables: Sequence[StudyTable],
-    *,
-    names: Iterable[str],
-    settings: dict[str, Any],
-    figures: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """What ``study.json`` holds: what was found, from what, with which versions."""
-    return {
-        "format": FORMAT,
-        "kind": kind,
-        "settings": plain(settings),
-        "versions": study_versions(),
-        "titles": titles_of(list(names)),
-        "tables": plain(list(tables)),
-        "figures": plain(figures or {}),
-        "result": plain(study),
-    }

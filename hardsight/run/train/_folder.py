@@ -287,9 +287,10 @@ def write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> Non
         "data": {"spec": source.spec, "fingerprint": source.fingerprint()},
         "sample": "out-of-sample",
     }
-    folder.mkdir(parents=True, exist_ok=True)
     rows = with_metadata(rows, facts)
-    write_parquet(folder / _EXAMPLES, [rows], rows.schema, compression="snappy")
+    with writing(folder, step=AGAIN):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_parquet(folder / _EXAMPLES, [rows], rows.schema, compression="snappy")
 
 
 def kept_dynamics(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from hardsight.data import ExampleSource, pixels_of, raw_pixels
 from hardsight.errors import BadExampleError, DataError, HardsightError
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import progress
+from hardsight.run.loop import free_bytes, progress
 
 Rows = Sequence[int]
 Row = tuple[int, Tensor, int]
@@ -228,17 +227,7 @@ def fits(data: Decoded, device: torch.device, padding: int) -> bool:
         height, width = example.shape[1:]
         grown = (height + 2 * padding) * (width + 2 * padding) / (height * width)
     wanted = example.numel() * example.element_size() * grown * len(data)
-    return wanted <= _free_bytes(device) / 4
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not told on this system
-        return 4 * 2**30
+    return wanted <= free_bytes(device) / 4
 
 
 def statistics(data: Decoded, rows: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

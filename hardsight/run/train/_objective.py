@@ -256,7 +256,7 @@ class TotalLoss:
 
 
 def _nothing(tensors: Mapping[str, Tensor | None]) -> Tensor:
-    """A zero that depends on whatever the model returned."""
+    """A zero that depends on all that the model returned."""
     parts = [tensors[name] for name in ("logits", "embeddings")]
     return torch.stack([part.sum() * 0.0 for part in parts if part is not None]).sum()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hardsight.errors import ConfigError, DataError
@@ -15,9 +15,6 @@ from hardsight.run.train._config import SamplingConfig, TrainConfig
 from hardsight.run.train._data import Sources
 from hardsight.table import read_table
 from hardsight.tracking import HardnessSampler, HardnessTracker, hardness_by_number
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MEASURES = ("avh", "loss", "el2n", "target_angle")  # of a tracker: larger is harder
 

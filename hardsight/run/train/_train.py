@@ -440,7 +440,8 @@ def _tell_what_is_not_trained(
     """Warn of what stays as it began, although the recipe may not mean it."""
     assert sources.order is not None  # a name for each output of the model
     origin = loaded.weights_origin
-    if config.freeze_body and is_as_made(origin):
+    # a network that is pretrained by an option has only a new head
+    if config.freeze_body and is_as_made(origin) and not loaded.options.get("pretrained"):
         warn(
             f"freeze_body keeps a body that nothing trained: no model.weights are given, so that "
             f"the head learns from the features of {config.model.name} {origin}; name "

@@ -101,6 +101,8 @@ def test_a_model_is_scored_on_the_same_pictures_at_every_level(tmp_path):
 def test_levels_and_data_that_cannot_be_used_are_explained(embeddings_file):
     with pytest.raises(OptionError, match="expected levels of noise or of contrast, got none"):
         hs.study_degradation(SmallCNN(), "builtin:digits", noise=(), contrast=())
+    with pytest.raises(OptionError, match=r"at least 2 levels of noise, each once, got \[0\.2, 0"):
+        hs.study_degradation(SmallCNN(), "builtin:digits", noise=(0.2, 0.2), contrast=())
     with pytest.raises(OptionError, match=r"expected noise in \[0, 1\], got 2"):
         hs.study_degradation(
             SmallCNN(), "builtin:digits", split="test", noise=(0, 2), device="cpu", limit=4,

@@ -90,6 +90,10 @@ def test_a_run_by_folds_opens_in_review(trained, images):
         assert "each example judged by a model that never saw it" in page["evidence"]
         item = app.queue(only="all")["items"][0]
         assert "A model that never saw it" in item["reason"]
+        near = {one["label"]: one["angle"] for one in item["nearest"]}  # of the model of its fold
+        (row,) = trained.table.rows_at(np.array([item["index"]])).to_pylist()
+        assert sorted(near) == [0, 1, 2]
+        np.testing.assert_allclose(near[item["label"]], row["target_angle"], atol=1e-6)
         answer = app.decide(item, "cannot tell").json()
         assert answer["recent"][0]["index"] == item["index"]
         content = app.get("pictures", of=str(item["index"]), size="large").content

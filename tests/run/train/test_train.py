@@ -1181,18 +1181,23 @@ def test_a_trained_model_is_taken_by_the_path_of_its_folder(images, tmp_path):
     assert again.best_epoch == 1
 
 
-@pytest.mark.parametrize("where", ["save_file", "csv.DictWriter"])
-def test_a_disk_that_is_full_for_weights_or_metrics_is_named(
+RECORDS = "hardsight.run.train.engine._records"
+
+
+@pytest.mark.parametrize(
+    "where", [f"{RECORDS}.save_file", f"{RECORDS}.csv.DictWriter", "pyarrow.parquet.ParquetWriter"]
+)
+def test_a_disk_that_is_full_for_weights_metrics_or_examples_is_named(
     images, net, tmp_path, monkeypatch, where
 ):
     def full(*args, **kwargs):
-        if where == "save_file":  # safetensors has an error of its own for it
+        if where.endswith("save_file"):  # safetensors has an error of its own for it
             raise SafetensorError("Error while serializing: I/O error: No space left on device")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(f"hardsight.run.train.engine._records.{where}", full)
+    monkeypatch.setattr(where, full)
     with pytest.raises(hs.errors.OutputError, match=r"cannot write .*No space left .* --resume"):
-        hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+        hs.train(net, images, out=tmp_path / "run", epochs=1, track=True, **FAST)
 
 
 def test_a_disk_that_is_full_at_the_end_costs_no_training(images, net, tmp_path, monkeypatch):

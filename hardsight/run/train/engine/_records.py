@@ -20,6 +20,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from safetensors.torch import save_file
 from torch import Tensor
 
+from hardsight._checks import warn
 from hardsight.run.loop import progress
 from hardsight.run.train import TrainConfig, is_first_process
 from hardsight.run.train.engine._module import Tally, TrainModule
@@ -121,6 +122,13 @@ class RunRecorder(pl.Callback):
         self.best = 0
         self._best_before = 0  # by the checkpoint of the epoch before
         self._board: Any = None
+        self._has_board = importlib.util.find_spec("tensorboard") is not None
+        if self._has_board and not _is_utf8(folder):
+            self._has_board = False
+            warn(
+                f"no tensorboard/ in {folder}: TensorBoard takes names as UTF-8, and this name is "
+                "something else here; PYTHONUTF8=1 mends that if the locale is the reason"
+            )
         self._started = 0.0
         self._work = BesideTraining(is_beside)
 
@@ -263,7 +271,7 @@ class RunRecorder(pl.Callback):
             writer = csv.DictWriter(sink, list(row))
             writer.writeheader()
             writer.writerows(rows)
-        if self._board is None and importlib.util.find_spec("tensorboard") is not None:
+        if self._board is None and self._has_board:
             from lightning.pytorch.loggers import TensorBoardLogger
 
             self._board = TensorBoardLogger(self._folder, name="tensorboard", version="")
@@ -334,6 +342,14 @@ class ProgressBar(pl.Callback):
         if "val_accuracy" in row:
             shown += f", validation {row['val_accuracy']:.1%}"
         return f"{self._name}, epoch {row['epoch']} of {self._config.epochs}: {shown}"
+
+
+def _is_utf8(name: Path) -> bool:
+    """Whether the bytes of a name on this system are UTF-8."""
+    try:
+        return os.fsencode(name) == str(name).encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def model_state(trainer: pl.Trainer) -> dict[str, Tensor]:
