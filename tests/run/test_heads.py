@@ -862,7 +862,7 @@ def test_an_error_in_a_part_of_a_batch_names_the_examples_of_that_part():
     inputs = torch.tensor([[0.0], [1.0], [9.0], [3.0]])
     parts = Parts([inputs[[3, 1]], inputs[[0, 2]]], order=[2, 1, 3, 0], sizes=[2, 2])
     with (
-        pytest.raises(ModelError, match="examples first to third"),
+        pytest.raises(ModelError, match=r"batch 1 \(2 of its examples, such as first\)"),
         ModelPass(Fails(), None, device=torch.device("cpu")) as running,
     ):
         running.outputs(parts, ["first", "second", "third", "fourth"])

@@ -240,6 +240,18 @@ def test_a_module_that_ignores_its_mask_is_told_of_and_sees_no_padding(declares)
     np.testing.assert_allclose(table.column("min_energy"), -logits.amax(1), rtol=1e-5, atol=1e-5)
 
 
+def test_a_model_of_texts_is_tried_three_times_and_told_of_if_it_looks_at_others():
+    words, passes = tokenizer(), []
+    model = network("bert", len(words))
+    model.register_forward_pre_hook(lambda *_: passes.append(1))
+    score = partial(hs.score, model, TEXTS[:20], labels=LABELS[:20], tokenizer=words)
+    assert "rows_depend_on" not in score().metadata["model"]
+    assert len(passes) == 4  # the last is the pass itself
+    model.classifier.register_forward_pre_hook(lambda _, given: (given[0] - given[0].mean(0),))
+    with pytest.warns(HardsightWarning, match="depend on the other examples of its batch"):
+        assert score().metadata["model"]["rows_depend_on"] == "batch"
+
+
 def test_tokenizers_that_do_not_fit_are_refused(folders):
     frame = pd.DataFrame({"text": TEXTS, "label": LABELS})
     words = tokenizer()

@@ -218,8 +218,11 @@ def model_traits(
             traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
             if traits is not None:
                 # on the batch that told the head: it is on the device already
-                other = _rows_depend_on(model, inputs, count, device, traits.output)
                 two = None if source.kind is None else source.kind.padded_twice(inputs)
+                # two passes tell both at once if nothing is the matter; else each is looked at
+                if two is not None and _alone_alike(model, *two, count, device, traits.output):
+                    return traits
+                other = _rows_depend_on(model, inputs, count, device, traits.output)
                 sees = other is None and two is not None and _differs(model, *two, traits.output)
                 return dataclasses.replace(traits, rows_depend_on=other, sees_padding=sees)
             headless = headless or question.answer_of_logits(inputs)
@@ -347,8 +350,7 @@ def _rows_depend_on(
         device: where the model is.
         output: the part of the model's output that holds the logits.
     """
-    # in reverse, so that a dependence on the order shows as well
-    half = list(range(count - 1, count // 2 - 1, -1)) if count > 1 else []
+    half = _half_of(count)
     part, own = _rows_of(inputs, count, half)
 
     def logits(some: Any) -> Tensor:
@@ -381,6 +383,41 @@ def _rows_depend_on(
             f"batch: it fails on {len(half)} of {count} examples by themselves ({first_line(err)})"
         )
         return None
+
+
+def _half_of(count: int) -> list[int]:
+    """The second half of the examples, in reverse, so that a dependence on the order shows too."""
+    return list(range(count - 1, count // 2 - 1, -1)) if count > 1 else []
+
+
+def _alone_alike(
+    model: nn.Module,
+    short: Any,
+    padded: Any,
+    count: int,
+    device: torch.device,
+    output: int | str | None,
+) -> bool:
+    """Whether half of a batch is answered as in the whole of it, and with less padding.
+
+    Then the answer to an example depends neither on the others nor on padding.
+    """
+    part, own = _rows_of(padded, count, _half_of(count))
+    if part is None:
+        return False
+    try:
+        with (
+            random_states_kept(device),
+            torch.inference_mode(),
+            torch.compiler.set_stance("force_eager"),
+        ):
+            whole, alone = (
+                logit_rows(call_model(unwrapped(model), some), output).float()
+                for some in (short, part)
+            )
+            return agree(torch.where(torch.isfinite(whole), whole, 0)[own], alone)
+    except (Exception, SystemExit):  # what goes wrong is said where each is looked at
+        return False
 
 
 @torch.inference_mode()
@@ -518,7 +555,7 @@ def model_at_work(
     if source.kind is not None and batch_size is None:
         raise DataError(
             f"{source.spec} holds examples of the kind {source.kind.name!r}, which `score`, "
-            "`train` and `evaluate` read; this command needs pictures or arrays"
+            "`train`, `evaluate` and `queue` read; this command needs pictures or arrays"
         )
     with ExitStack() as stack:
         # a user's own model goes back as it came; one we built is ours
