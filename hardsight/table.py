@@ -455,7 +455,11 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
         if file.is_dir():
             file = _table_of(RunFolder(file))
         if not file.exists():
-            raise MissingDataError(f"no score table at {file}; write one with `hardsight score`")
+            below = _runs_below(file.parent)
+            step = f"name one of {', '.join(map(str, below))}" if below else (
+                "write one with `hardsight score`"
+            )  # fmt: skip
+            raise MissingDataError(f"no score table at {file}; {step}")
     except HardsightError:  # some of ours are OSErrors too
         raise
     except OSError as err:  # of a store that does not answer, or does not let us in
@@ -498,6 +502,13 @@ def _table_of(run: RunFolder) -> Path:
             "SCORES`"
         )
     return folder / DYNAMICS
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    """Runs in the folders of a folder, such as those of the demo."""
+    if not folder.is_dir():
+        return []
+    return [each for each in sorted(folder.iterdir()) if each.is_dir() and RunFolder(each).kind]
 
 
 def _last_rounds(folder: Path) -> list[Path]:
