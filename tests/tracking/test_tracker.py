@@ -5,7 +5,6 @@ import math
 import os
 import pickle
 import resource
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -433,7 +432,7 @@ def test_a_full_disk_keeps_the_epoch_so_that_it_can_be_written_later(run, tmp_pa
         tracker.update(*step)
 
     def full(rows, sink, **options):
-        Path(sink).write_bytes(b"half of it")
+        sink.write(b"half of it")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
