@@ -254,7 +254,7 @@ class ScoreTable:
 
     def rows_at(self, rows: NDArray[Any]) -> pa.Table:
         """Some rows, by their number, in the given order; only what holds them is read."""
-        return self._source.take(pa.array(rows))
+        return self._source.take(row_numbers(rows))
 
     def hardness_among_alike(self, score: str) -> NDArray[np.float64]:
         """A score turned so that larger is harder, comparable between all rows; NaN as it was.
@@ -296,7 +296,7 @@ class ScoreTable:
 
     def where(self, keep: NDArray[Any]) -> ScoreTable:
         """The rows for which ``keep`` is true, as a table of its own."""
-        return ScoreTable(self._rows.filter(pa.array(keep)), path=self.path)
+        return ScoreTable(self._rows.take(row_numbers(np.flatnonzero(keep))), path=self.path)
 
     def higher_is_harder(self, score: str) -> bool:
         """Direction of a score column.
@@ -321,7 +321,7 @@ class ScoreTable:
         # stable on ties; NaN sorts last and is never ranked
         order = np.argsort(-values, kind="stable")
         ranked = order[: len(values) - int(np.isnan(values).sum())]
-        return self._source.take(pa.array(ranked[:n]))
+        return self._source.take(row_numbers(ranked[:n]))
 
 
 def ranked_among_alike(
@@ -394,7 +394,7 @@ class TableFile:
 
     def take(self, rows: pa.Array) -> pa.Table:
         """The given rows in the given order; only the groups they lie in are read."""
-        wanted = rows.to_numpy()
+        wanted = np.from_dlpack(rows)
         sizes = [
             self._file.metadata.row_group(n).num_rows for n in range(self._file.num_row_groups)
         ]
@@ -404,8 +404,8 @@ class TableFile:
         for number in np.unique(np.searchsorted(starts, wanted, side="right") - 1).tolist():
             inside = wanted[order] - starts[number]
             inside = inside[(inside >= 0) & (inside < sizes[number])]
-            parts.append(self._group(number, None).take(pa.array(inside)))
-        return pa.concat_tables(parts).take(pa.array(np.argsort(order, kind="stable")))
+            parts.append(self._group(number, None).take(row_numbers(inside)))
+        return pa.concat_tables(parts).take(row_numbers(np.argsort(order, kind="stable")))
 
     def _group(self, number: int, names: list[str] | None) -> pa.Table:
         with self._reading():
@@ -417,6 +417,12 @@ class TableFile:
             yield
         except (pa.ArrowInvalid, OSError) as err:
             raise TableError(f"{self._path} is not a readable parquet file: {err}") from err
+
+
+def row_numbers(rows: NDArray[Any]) -> pa.Array:
+    """The same numbers; pyarrow loads pandas, half a second, to make them from numpy itself."""
+    buffer = pa.py_buffer(np.ascontiguousarray(rows, np.int64))
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])
 
 
 def _numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:
@@ -449,7 +455,11 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
         if file.is_dir():
             file = _table_of(RunFolder(file))
         if not file.exists():
-            raise MissingDataError(f"no score table at {file}; write one with `hardsight score`")
+            below = _runs_below(file.parent)
+            step = f"name one of {', '.join(map(str, below))}" if below else (
+                "write one with `hardsight score`"
+            )  # fmt: skip
+            raise MissingDataError(f"no score table at {file}; {step}")
     except HardsightError:  # some of ours are OSErrors too
         raise
     except OSError as err:  # of a store that does not answer, or does not let us in
@@ -492,6 +502,13 @@ def _table_of(run: RunFolder) -> Path:
             "SCORES`"
         )
     return folder / DYNAMICS
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    """Runs in the folders of a folder, such as those of the demo."""
+    if not folder.is_dir():
+        return []
+    return [each for each in sorted(folder.iterdir()) if each.is_dir() and RunFolder(each).kind]
 
 
 def _last_rounds(folder: Path) -> list[Path]:

@@ -148,7 +148,8 @@ def _print_result(result: Any, config: Any) -> None:
             soft_wrap=True,
             markup=False,
         )
-        report = shlex.join(["hardsight", "report", str(result.folder)])
-        console.print(f"look at them: {report}", soft_wrap=True, markup=False)
+        for what, verb in (("look at them", "report"), ("fix their labels", "review")):
+            step = shlex.join(["hardsight", verb, str(result.folder)])
+            console.print(f"{what}: {step}", soft_wrap=True, markup=False)
     console.print(f"model -> {result.folder / 'model.safetensors'}", soft_wrap=True, markup=False)
     console.print(f"next: {result.next_step}", soft_wrap=True, markup=False)

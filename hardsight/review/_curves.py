@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.run_folder import HELD_OUT, HISTORIES, TRACKED, read_parquet
+from hardsight.table import ScoreTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from hardsight.table import ScoreTable
 
 _MOST_VALUES = 48 * 2**20  # a byte each
 _COLUMNS = ["confidence", "label"]
@@ -77,7 +76,8 @@ def _values_in(folder: Path, epochs: int, length: int) -> NDArray[np.uint8] | No
                 return None
             if rows is None or rows.num_rows != length:
                 continue
-            confidence = rows["confidence"].to_numpy()
-            seen = (rows["label"].to_numpy() >= 0) & np.isfinite(confidence)
+            read = ScoreTable(rows)  # its columns load no pandas
+            confidence = read.column("confidence")
+            seen = (read.column("label") >= 0) & np.isfinite(confidence)
             values[number, seen] = np.rint(254 * np.clip(confidence[seen], 0, 1))
     return values

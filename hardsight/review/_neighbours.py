@@ -169,12 +169,13 @@ class _KeptClasses:
         pairs = zip(classes[at].tolist(), angles[at].tolist(), strict=True)
         return [{"label": label, "angle": angle} for label, angle in pairs]
 
-    def _contents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _contents(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """The index of every row, and where the groups of the file begin."""
         with open_parquet(self._file) as opened:
             groups = range(opened.metadata.num_row_groups)
             counts = [opened.metadata.row_group(at).num_rows for at in groups]
-            index = opened.read(["index"]).column("index").to_numpy()
+            stored = opened.read(["index"]).column("index").combine_chunks()
+        index: NDArray[Any] = np.from_dlpack(stored)
         return index, np.cumsum([0, *counts])
 
     def _rows_of(self, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -182,7 +183,10 @@ class _KeptClasses:
         with open_parquet(self._file) as opened:
             rows = opened.read_row_group(number, columns=["classes", "angles"])
         columns = (rows.column(name).combine_chunks() for name in ("classes", "angles"))
-        classes, angles = (column.flatten().to_numpy().reshape(len(rows), -1) for column in columns)
+        # not to_numpy, for which pyarrow loads pandas
+        classes, angles = (
+            np.from_dlpack(column.flatten()).reshape(len(rows), -1) for column in columns
+        )
         return classes, angles
 
 

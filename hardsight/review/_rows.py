@@ -24,6 +24,7 @@ from hardsight.gallery import class_numbers
 from hardsight.registry import unknown_name
 from hardsight.review._suspects import Suspects, suspects_of
 from hardsight.run_folder import open_parquet
+from hardsight.table import row_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -180,7 +181,7 @@ class Rows:
                     # Python's strings of a million rows would take three times the memory
                     column = opened.read(["id"]).column("id")
                 self._ids = column.combine_chunks() if column.num_chunks > 1 else column
-        taken = self._ids.take(_arrow_of(rows)).to_pylist()
+        taken = self._ids.take(row_numbers(rows)).to_pylist()
         return ["" if text is None else str(text) for text in taken]
 
     def value(self, name: str, row: int) -> float | None:
@@ -414,12 +415,6 @@ def _coarse(cells: NDArray[np.int32], dot: int) -> NDArray[np.int32]:
     y, x = np.divmod(cells, np.int32(MAP_SIDE))
     coarse: NDArray[np.int32] = (y // dot) * (MAP_SIDE // dot) + x // dot
     return coarse
-
-
-def _arrow_of(rows: NDArray[np.int64]) -> pa.Array:
-    """The same numbers; pyarrow loads pandas, half a second, to make them from numpy itself."""
-    buffer = pa.py_buffer(np.ascontiguousarray(rows, np.int64))
-    return pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])
 
 
 def _quoted(column: str) -> str:

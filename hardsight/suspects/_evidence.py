@@ -7,7 +7,7 @@ strongest other class, the rival, so that everything above this file is the same
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -163,19 +163,29 @@ def rows_of(table: ScoreTable, evidence: Evidence, *, without: Collection[str] =
         without: attributes that are left empty.
     """
     without = {*without, *(() if evidence.kind == TRACKED else ("rival_share",))}
-    # an empty part tells the types of the columns before any row is read
-    none = _part(ScoreTable(table.rows_at(np.empty(0, np.int64))), evidence, table)
     length = {column.name: 0 if column.name in without else len(table) for column in fields(Rows)}
-    whole = Rows(**{name: np.empty(n, getattr(none, name).dtype) for name, n in length.items()})
+    whole: Rows | None = None
     start = 0
-    for part in table.parts(evidence.columns(table)):
+    for part in _parts(table, evidence):
         rows = _part(part, evidence, table)
+        if whole is None:  # the first part tells the types of the columns
+            dtypes = {name: getattr(rows, name).dtype for name in length}
+            whole = Rows(**{name: np.empty(n, dtypes[name]) for name, n in length.items()})
         for name in (name for name in length if name not in without):
             getattr(whole, name)[start : start + len(part)] = getattr(rows, name)
         start += len(part)
+    assert whole is not None, "there is a part at least, be it empty"
     # what was read is free, but stays with the process: some 50 MiB of ten million rows
     pa.default_memory_pool().release_unused()
     return whole
+
+
+def _parts(table: ScoreTable, evidence: Evidence) -> Iterator[ScoreTable]:
+    """What is read of a table, a group of rows at a time; of an empty one a part without rows."""
+    if len(table):
+        yield from table.parts(evidence.columns(table))
+    else:
+        yield ScoreTable(table.rows_at(np.empty(0, np.int64)))
 
 
 def _part(part: ScoreTable, evidence: Evidence, table: ScoreTable) -> Rows:

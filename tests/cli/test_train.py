@@ -77,6 +77,8 @@ def test_a_folder_is_printed_as_it_is_called(recipe, tmp_path):
     assert done.exit_code == 0, done.output
     assert f" -> {folder / 'dynamics.parquet'}\n" in done.output
     assert f"model -> {folder / 'model.safetensors'}\n" in done.output
+    for what, verb in (("look at them", "report"), ("fix their labels", "review")):
+        assert f"{what}: hardsight {verb} {shlex.quote(str(folder))}\n" in done.output
 
 
 def test_a_folder_with_a_colon_is_not_an_address(recipe, tmp_path, monkeypatch):

@@ -375,3 +375,10 @@ def test_manifests_differ_in_what_they_are_made_of_alone(tmp_path):
     one = Manifest("score", settings={"seed": 3})
     one.write(tmp_path)
     assert Manifest.read(tmp_path) == one
+
+
+def test_a_folder_that_holds_runs_is_not_one_and_names_them(tmp_path):
+    write(tmp_path / "scores")
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(MissingDataError, match=rf"; name one of {tmp_path / 'scores'}$"):
+        read_table(tmp_path)
