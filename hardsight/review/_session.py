@@ -359,8 +359,11 @@ class Session:
         known = self.neighbours.has_classes or self.near_classes
         if known or _OWN_ANGLE not in self.table.columns:
             return ""
-        more = "the nearest classes by name, and similar examples"
-        return f"To see {more}, score again with --keep-embeddings"
+        # true of any run: one of stored embeddings has no model to score again
+        return (
+            "Nearest classes by name are kept when `hardsight score` runs a model, and similar "
+            "examples with its --keep-embeddings"
+        )
 
     def _scores(self, row: int) -> list[list[Any]]:
         found = []

@@ -139,7 +139,7 @@ def test_nearest_classes_come_from_stored_weights_and_name_the_label(run, with_a
 
 def test_the_app_says_how_to_get_the_nearest_classes_if_they_were_not_kept(run, with_app):
     note = with_app().get("start").json()["nearest_note"]
-    assert note.endswith("score again with --keep-embeddings")
+    assert note.endswith("similar examples with its --keep-embeddings")
     keep(run, vectors(), vectors(12, seed=5))
     assert with_app().get("start").json()["nearest_note"] == ""
 
