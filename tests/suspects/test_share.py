@@ -17,15 +17,25 @@ def estimated(table):
     return found, found.error_share[found.order[: found.ranked]]
 
 
+# ranks, the most suspect first
+PARTS = [slice(0, 100), slice(100, 400), slice(400, 1000), slice(1000, 3000)]
+
+
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2])
 def test_the_estimate_is_near_the_share_that_was_planted(share):
-    table, wrong = made.noisy_pass(6000, share, seed=3)
-    found, at_rank = estimated(table)
+    off = []
+    for seed in range(4):
+        table, wrong = made.noisy_pass(6000, share, seed=seed)
+        found, at_rank = estimated(table)
+        really = wrong[found.order]
+        off.append([
+            at_rank.mean() - wrong.mean(),
+            *(at_rank[part].mean() - really[part].mean() for part in PARTS),
+        ])  # fmt: skip
     # some of what looks like an error is taken for a sure mistake of the model: never too many
-    assert -0.035 < at_rank.mean() - wrong.mean() < 0.02
-    for low, high in ((0, 100), (100, 400), (400, 1000), (1000, 3000)):
-        truth = wrong[found.order[low:high]].mean()
-        assert abs(at_rank[low:high].mean() - truth) < 0.2
+    assert -0.06 < np.mean(off, axis=0)[0] < 0.02
+    assert np.abs(np.mean(off, axis=0)).max() < 0.2
+    assert np.max(off) < 0.15
 
 
 def test_errors_between_two_classes_are_told_from_the_mistakes_of_the_model():
@@ -74,10 +84,6 @@ def test_without_an_estimate_there_is_no_number_and_a_reason(sample, n, why):
     assert found.error_share is None
     assert re.search(why, found.share_note)
     assert table.suspects(3)["error_share"].isna().all()
-
-
-# ranks, the most suspect first
-PARTS = [slice(0, 100), slice(100, 400), slice(400, 1000), slice(1000, 3000)]
 
 
 def held_out_training(n=4000, share=0.2, *, every=2, seed=5, **more):
