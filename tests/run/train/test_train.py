@@ -889,6 +889,24 @@ def test_a_compiled_model_trains_like_the_plain_one(vectors, tmp_path, monkeypat
         torch.testing.assert_close(weights(tmp_path / "b")[name], value)
 
 
+def test_a_model_is_compiled_for_full_batches_alone(vectors, tmp_path, monkeypatch):
+    torch.compiler.reset()  # what other tests have compiled is not found again
+    sizes, original = [], torch.compile
+
+    def backend(graph, inputs):
+        sizes.extend(tensor.shape[0] for tensor in inputs if tuple(tensor.shape[1:]) == (5,))
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda model: original(model, backend=backend))
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    size = len(vectors) // 2 - 1  # so that the third batch of an epoch has two examples
+    hs.train(
+        model, vectors, out=tmp_path / "run", epochs=2, compile=True,
+        **{**FAST, "batch_size": size, "validation": 0.0},
+    )  # fmt: skip
+    assert [each for each in sizes if each != 8] == [size]
+
+
 def test_training_says_nothing_by_itself(images, net, tmp_path, capfd):
     hs.train(net, images, out=tmp_path / "run", epochs=1, device="cpu", batch_size=16)
     captured = capfd.readouterr()

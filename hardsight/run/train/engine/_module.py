@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +161,8 @@ class TrainModule(pl.LightningModule):
         if head is not None and loss.needs_class_weights:
             self._layer = (linear_layer(model, head.name),)
         self._runner = (torch.compile(model) if config.compile else model,)
+        # of this process in a step; with few examples no step is larger
+        self._full_share = batches.shard.share_of(min(config.batch_size, batches.length)).own
         self._forward: Any = None
         self._captured: Forward | None = None
         # torch's one_cycle moves the momentum too, which an optimizer's kernel takes as a constant
@@ -255,8 +257,11 @@ class TrainModule(pl.LightningModule):
 
     def _passed(self, batch: TrainBatch | Ticket) -> Passed:
         made = self._batches.made(batch)
+        # the last batch of an epoch is smaller: to compile for it takes longer than it ever saves
+        is_full = self._full_share == len(made.labels)
         with model_errors(type(self.model).__name__, f"the batch of step {self.global_step}"):
-            self.embeddings, logits = self._forward(made.inputs)
+            with nullcontext() if is_full else self._uncompiled():
+                self.embeddings, logits = self._forward(made.inputs)
         loss = self.loss_of(logits, made)
         if not loss.requires_grad:
             raise ConfigError(_nothing_learns(self._config))
@@ -281,10 +286,13 @@ class TrainModule(pl.LightningModule):
 
         By the one hook on the head, which would keep what it sees if the model ran without it.
         """
-        # another mode and other sizes of batches are not worth compiling for
-        with torch.compiler.set_stance("force_eager") if self._config.compile else nullcontext():
+        with self._uncompiled():  # another mode and other sizes of batches
             embeddings, logits = self._forward(inputs)
         return embeddings, logits
+
+    def _uncompiled(self) -> AbstractContextManager[Any]:
+        """The model as it is, where compiling it once more would not pay."""
+        return torch.compiler.set_stance("force_eager") if self._config.compile else nullcontext()
 
     def kept_pass(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Embeddings and logits of the last batch, and class weights that have moved since."""
