@@ -132,6 +132,7 @@ def work(job: Job, args: argparse.Namespace, log: Path) -> None:
             runs=args.runs,
             data_root=args.data_root,
             overrides=[*args.set, *job.part],
+            how=args.how,
             show_progress=False,
             keep_outputs=True,
             overwrite=True,
@@ -165,6 +166,13 @@ def main() -> None:
         default=[],
         metavar="KEY=VALUE",
         help="a key of every named experiment's setting",
+    )
+    parser.add_argument(
+        "--how",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="how models are trained, not what, such as compile=true",
     )
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--runs", type=Path, default=Path("runs"))

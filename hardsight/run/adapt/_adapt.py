@@ -224,23 +224,14 @@ def _run_in(
 ) -> AdaptResult:
     from hardsight.run.train.engine import plain_state
 
-    folder, device = run.folder, chosen_device(config.device)
+    device = chosen_device(config.device)
     stated, config = config, _as_trained(config, model)
-    sources = opened_sources(config.source, source, seed=config.seed, read=only_pictures)
-    # of what was stated, not of what a trained model states for its images
-    round_recipe = stated.recipe(stated.retrain, out=config.out, epochs=config.retrain.epochs or 1)
-    check_parts(round_recipe, sources.train)
     is_trained = (
         config.model.weights is not None or (Path(config.model.name) / "model.json").is_file()
     )
     epochs = config.source_epochs(is_trained=is_trained)
+    sources, aim = _domains(stated, config, source, target)
     say_what_plays_no_part(config, is_trained=not epochs)
-    aim = opened_target(config.target, target, sources.classes)
-    if aim.fingerprint == sources.fingerprint:
-        warn(
-            f"the target {aim.source.spec} is the source itself, so that there is nothing to adapt "
-            "to: the model has its labels already; name other data as the target"
-        )
     is_stated = None not in (config.source.mean, config.source.std)
     loaded = loaded_for(
         config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
@@ -260,39 +251,62 @@ def _run_in(
     )  # fmt: skip
     if epochs:
         loaded = _trained_on_source(config, model, source, sources, loaded, epochs, show)
-    start = _on_device(loaded.model, config, device)
     shared = SharedByRules(
         config=config,
         pool=pool,
         target=aim,
         classes=sources.classes,
         model=loaded.model,
-        start=start,
+        start=_on_device(loaded.model, config, device),
         device=device,
         pl=pl,
         show=show,
     )
     _say_if_nothing_adapts(config, loaded.model)
     with returning(loaded.model, output_of(loaded, sources, config.output)):
-        seen = shared.predicted("source model: predicting the target")
-        if seen.probs.shape[1] != len(sources.classes):
-            raise ModelError(
-                f"expected a model of {len(sources.classes)} classes, those of the source, got "
-                f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
-            )
-        runs = {rule: run_rule(shared, rule, folder / rule, seen) for rule in config.rules}
-    stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
+        runs = _rounds_of_rules(shared, run.folder)
     if not run.is_done:
-        with writing(folder, step=AGAIN):
+        stored = StoredModel(
+            loaded.built_as, dict(loaded.options), sources.train.how, sources.classes
+        )
+        with writing(run.folder, step=AGAIN):
             for of_rule in runs.values():
                 of_rule.folder.mkdir(parents=True, exist_ok=True)
                 stored.write(of_rule.folder, plain_state(of_rule.state))
-            _write_result(folder, recipe, sources, aim, runs)
+            _write_result(run.folder, recipe, sources, aim, runs)
         run.finish()
     first = runs[config.rules[0]]
     shared.model.load_state_dict(first.state)
     step = _next_step(first.folder, config, loaded)
-    return AdaptResult(folder, shared.model.cpu().eval(), runs, sources.classes, step)
+    return AdaptResult(run.folder, shared.model.cpu().eval(), runs, sources.classes, step)
+
+
+def _domains(
+    stated: AdaptConfig, config: AdaptConfig, source: Any, target: Any
+) -> tuple[Sources, Target]:
+    """Source and target; what cannot be learned from, or is the same data twice, is told of."""
+    sources = opened_sources(config.source, source, seed=config.seed, read=only_pictures)
+    # of what was stated, not of what a trained model states for its images
+    round_recipe = stated.recipe(stated.retrain, out=config.out, epochs=config.retrain.epochs or 1)
+    check_parts(round_recipe, sources.train)
+    aim = opened_target(config.target, target, sources.classes)
+    if aim.fingerprint == sources.fingerprint:
+        warn(
+            f"the target {aim.source.spec} is the source itself, so that there is nothing to adapt "
+            "to: the model has its labels already; name other data as the target"
+        )
+    return sources, aim
+
+
+def _rounds_of_rules(shared: SharedByRules, folder: Path) -> dict[str, RuleRun]:
+    """Self-training by every rule, each from the same model and its view of the target."""
+    seen = shared.predicted("source model: predicting the target")
+    if seen.probs.shape[1] != len(shared.classes):
+        raise ModelError(
+            f"expected a model of {len(shared.classes)} classes, those of the source, got "
+            f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
+        )
+    return {rule: run_rule(shared, rule, folder / rule, seen) for rule in shared.config.rules}
 
 
 def _as_trained(config: AdaptConfig, model: str | nn.Module) -> AdaptConfig:

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -290,60 +291,51 @@ def evaluation_card(
     given = {**locals(), "group": list(group) if isinstance(group, Mapping) else group}
     settings = {name: _plain(given[name]) for name in given if name not in _NO_SETTINGS}
     _check_options(settings)
+    foreign = list(ood) if isinstance(ood, list | tuple) else [ood]
     with ExitStack() as stack:
         run = None
-        others = list(ood) if isinstance(ood, list | tuple) else [ood]
         if out is not None:
             claim = RunFolder(out).claimed(
-                EVALUATE, reads=(data, *others, train), resume=resume, overwrite=overwrite
+                EVALUATE, reads=(data, *foreign, train), resume=resume, overwrite=overwrite
             )
             run = stack.enter_context(claim)
         place = chosen_device(str(device))
-        roots = _roots(data_root, data, *others, train)
-        columns = (text_column, label_column)
-        source = _examples(data, split, classes, roots, columns)
-        foreign = [_foreign(data_set, ood_split, roots, columns) for data_set in others]
-        training = None
-        if train is not None:
-            training = _examples(train, train_split, classes, roots, columns)
         batch_size = batch_size or (256 if place.type == "cuda" else 64)
+        sets = _opened(
+            data, foreign, train, splits=(split, ood_split, train_split), classes=classes,
+            data_root=data_root, columns=(text_column, label_column),
+        )  # fmt: skip
         named = stated_classes(model_classes)
         pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
         subjects = [
             subject_of(
-                stack, model, source, pixels, device=place, preprocessing=preprocessing,
+                stack, model, sets.data, pixels, device=place, preprocessing=preprocessing,
                 class_names=named, head=head, output=output, num_classes=num_classes, seed=seed,
                 trust_remote_code=trust_remote_code, batch_size=batch_size,
             )
             for model in listed_models(models)
         ]  # fmt: skip
-        order = class_order_of(subjects, source, class_order)
-        names = list(order.names)
-        if training is not None:
-            training = numbered_alike(training, source, order, subjects[0], class_order)
+        order = class_order_of(subjects, sets.data, class_order)
+        sets = sets.numbered_as(order, subjects[0], class_order)
         asked = epsilons is not None or epsilons_l2 is not None
         _check_normalisation(subjects, asked=asked)
         if run is not None:
-            sets: dict[str, Sequence[ExampleSource | None]] = {
-                "data": [source], "foreign data": foreign, "training data": [training],
-            }  # fmt: skip
             _describe(run, settings, subjects, order, sets, device=place, batch_size=batch_size)
             if run.is_done:
                 return EvaluationCard(json.loads((run.folder / CARD).read_bytes()))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-")))
         study = Study(
             subjects,
-            order.of(source),
-            foreign,
-            training,
-            folder=folder,
+            order.of(sets.data),
+            sets.foreign,
+            sets.train,
+            folder=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-"))),
             batch_size=batch_size,
             workers=workers,
             seed=seed,
             show=show_progress,
         )
         parts = study.parts(
-            len(names),
+            len(order.names),
             epsilons=(
                 _radii(epsilons, EPSILONS, most=1.0),
                 _radii(epsilons_l2, EPSILONS_L2, most=math.inf),
@@ -358,14 +350,12 @@ def evaluation_card(
             map_examples=map_examples,
             validation_share=validation_share,
             wanted_error=wanted_error,
-            groups={} if group is None else group_columns(source, group),
-            classes=names,
+            groups={} if group is None else group_columns(sets.data, group),
+            classes=list(order.names),
         )
-        card = {
+        card = EvaluationCard(_finite({
             "format": FORMAT,
-            "data": {**_data_facts(source, split, names), "class_order": order.facts()},
-            "ood": [_data_facts(source, ood_split, None) for source in foreign],
-            "train": None if training is None else _data_facts(training, train_split, None),
+            **sets.facts(order),
             "groups": [] if group is None else list(parts["models"][0]["groups"]["attributes"]),
             **parts,
             "settings": settings,
@@ -373,15 +363,79 @@ def evaluation_card(
             "definitions": {
                 key: dataclasses.asdict(definition) for key, definition in DEFINITIONS.items()
             },
-        }
-        card = EvaluationCard(_finite(card))
+        }))  # fmt: skip
         if run is not None:
-            text = json.dumps(card, ensure_ascii=False, allow_nan=False)
-            run.begin()
-            with writing(run.folder, step="choose another --out"):
-                write_text(run.folder / CARD, text)
-            run.finish()
+            _write(run, card)
         return card
+
+
+@dataclass(frozen=True)
+class _Sets:
+    """The data of a card: what is evaluated, foreign data, and what the models were trained on."""
+
+    data: ExampleSource
+    foreign: list[ExampleSource]
+    train: ExampleSource | None
+    splits: tuple[str | None, str | None, str | None]
+
+    def numbered_as(self, order: ClassOrder, subject: Subject, how: str) -> _Sets:
+        """The sets with training data whose labels have the numbers of the evaluated data."""
+        if self.train is None:
+            return self
+        return replace(self, train=numbered_alike(self.train, self.data, order, subject, how))
+
+    def fingerprints(self) -> dict[str, str | None]:
+        """What tells each set from others; None for a set that is not there."""
+        sets = {
+            "data": [self.data],
+            "foreign data": self.foreign,
+            "training data": [] if self.train is None else [self.train],
+        }
+        return {
+            what: " ".join(source.fingerprint() for source in sources) or None
+            for what, sources in sets.items()
+        }
+
+    def facts(self, order: ClassOrder) -> dict[str, Any]:
+        """What the card says about its data."""
+        split, ood_split, train_split = self.splits
+        names = list(order.names)
+        train = self.train
+        return {
+            "data": {**_data_facts(self.data, split, names), "class_order": order.facts()},
+            "ood": [_data_facts(source, ood_split, None) for source in self.foreign],
+            "train": None if train is None else _data_facts(train, train_split, None),
+        }
+
+
+def _opened(
+    data: Any,
+    foreign: list[Any],
+    train: Any,
+    *,
+    splits: tuple[str | None, str | None, str | None],
+    classes: Sequence[str] | None,
+    data_root: str | os.PathLike[str] | None,
+    columns: tuple[str | None, str | None],
+) -> _Sets:
+    """The sets that were named; ``splits`` are of the data, the foreign and the training data."""
+    split, ood_split, train_split = splits
+    roots = _roots(data_root, data, *foreign, train)
+    return _Sets(
+        data=_examples(data, split, classes, roots, columns),
+        foreign=[_foreign(data_set, ood_split, roots, columns) for data_set in foreign],
+        train=None if train is None else _examples(train, train_split, classes, roots, columns),
+        splits=splits,
+    )
+
+
+def _write(run: RunFolder, card: EvaluationCard) -> None:
+    """Write the card into its run, and finish that."""
+    text = json.dumps(card, ensure_ascii=False, allow_nan=False)
+    run.begin()
+    with writing(run.folder, step="choose another --out"):
+        write_text(run.folder / CARD, text)
+    run.finish()
 
 
 def _describe(
@@ -389,7 +443,7 @@ def _describe(
     settings: dict[str, Any],
     subjects: list[Subject],
     order: ClassOrder,
-    sets: Mapping[str, Sequence[ExampleSource | None]],
+    sets: _Sets,
     *,
     device: torch.device,
     batch_size: int,
@@ -405,9 +459,7 @@ def _describe(
     }
     own = {key: value for key, value in settings.items() if key not in _OF_THE_MODELS}
     marks = {f"weights of {subject.name}": subject.facts["digest"] for subject in subjects}
-    for what, sources in sets.items():
-        prints = [part.fingerprint() for part in sources if part is not None]
-        marks[what] = " ".join(prints) or None
+    marks.update(sets.fingerprints())
     run.describe(
         {
             **own,

@@ -339,37 +339,9 @@ def run_recipe(
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
-        reader: KindReader | None = None
-
-        def read(source: ExampleSource) -> ExampleSource:
-            nonlocal reader
-            if source.kind is None and config.data.tokenizer is None:
-                return source
-            reader = reader or KindReader(config, model, device)
-            return reader.read(source)
-
-        sources = opened_sources(
-            config.data,
-            data,
-            seed=config.seed,
-            validation=validation,
-            rows=rows,
-            part=part,
-            read=read,
+        loaded, sources, reader = _model_and_data(
+            stack, config, model, data, device=device, validation=validation, rows=rows, part=part
         )
-        loaded = None
-        if reader is not None:
-            loaded = reader.loaded
-            stack.enter_context(reader.at_work())
-        is_stated = None not in (config.data.mean, config.data.std)
-        loaded = loaded or loaded_for(
-            config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
-        )
-        sources = normalised_for(loaded, sources, config.data)
-        check_parts(config, sources.train, is_validated=sources.validation is not None)
-        check_parameters(loaded.model)
-        stack.enter_context(returning(loaded.model, output_of(loaded, sources, config.output)))
-        sources = numbered_for(loaded, sources, config.model, teaches=True)
         own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
         are_balanced = any(term.class_balance is not None for term in config.loss)
         loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
@@ -410,6 +382,49 @@ def run_recipe(
                 has_one_shape=reader is None or reader.kind is None or reader.kind.has_one_shape,
             ),
         )
+
+
+def _model_and_data(
+    stack: ExitStack,
+    config: TrainConfig,
+    model: str | nn.Module,
+    data: Any,
+    *,
+    device: torch.device,
+    validation: Any,
+    rows: Any,
+    part: PartOfData | None,
+) -> tuple[LoadedModel, Sources, KindReader | None]:
+    """The model with its preprocessing, and the data as it wants them, with its class numbers.
+
+    Data that a model's own tokenizer has to read come with the reader that holds both; until
+    ``stack`` is closed the model is as training needs it.
+    """
+    reader: KindReader | None = None
+
+    def read(source: ExampleSource) -> ExampleSource:
+        nonlocal reader
+        if source.kind is None and config.data.tokenizer is None:
+            return source
+        reader = reader or KindReader(config, model, device)
+        return reader.read(source)
+
+    sources = opened_sources(
+        config.data, data, seed=config.seed, validation=validation, rows=rows, part=part, read=read
+    )
+    loaded = None
+    if reader is not None:
+        loaded = reader.loaded
+        stack.enter_context(reader.at_work())
+    is_stated = None not in (config.data.mean, config.data.std)
+    loaded = loaded or loaded_for(
+        config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
+    )
+    sources = normalised_for(loaded, sources, config.data)
+    check_parts(config, sources.train, is_validated=sources.validation is not None)
+    check_parameters(loaded.model)
+    stack.enter_context(returning(loaded.model, output_of(loaded, sources, config.output)))
+    return loaded, numbered_for(loaded, sources, config.model, teaches=True), reader
 
 
 def _head(

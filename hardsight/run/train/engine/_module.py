@@ -259,9 +259,11 @@ class TrainModule(pl.LightningModule):
         made = self._batches.made(batch)
         # the last batch of an epoch is smaller: to compile for it takes longer than it ever saves
         is_full = self._full_share == len(made.labels)
-        with model_errors(type(self.model).__name__, f"the batch of step {self.global_step}"):
-            with nullcontext() if is_full else self._uncompiled():
-                self.embeddings, logits = self._forward(made.inputs)
+        with (
+            model_errors(type(self.model).__name__, f"the batch of step {self.global_step}"),
+            nullcontext() if is_full else self._uncompiled(),
+        ):
+            self.embeddings, logits = self._forward(made.inputs)
         loss = self.loss_of(logits, made)
         if not loss.requires_grad:
             raise ConfigError(_nothing_learns(self._config))
