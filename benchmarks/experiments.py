@@ -23,7 +23,7 @@ import lightning.pytorch  # noqa: F401 (before the fork)
 import torch
 
 from hardsight.experiments import EXPERIMENTS, Lab, run_experiment
-from hardsight.experiments.lab import Sources
+from hardsight.experiments.lab import Sources, setting_of
 
 # those on the left use models that those on the right train
 AFTER = {
@@ -84,12 +84,12 @@ class Job:
         return self.process is None and all(job.is_done for job in self.waits_for)
 
 
-def jobs_of(names: list[str], scale: str) -> list[Job]:
+def jobs_of(names: list[str], scale: str, overrides: list[str]) -> list[Job]:
     """Parts first, whole experiments as soon as their parts are done."""
     whole = {name: Job(name) for name in names}
     all_parts: list[Job] = []
     for name, job in whole.items():
-        parts = [Job(name, part) for part in parts_of(name, scale)]
+        parts = [Job(name, part) for part in parts_of(name, scale, overrides)]
         above = whole.get(AFTER.get(name, ""))
         if above is not None:
             parts, job.waits_for = [], [above]
@@ -98,9 +98,9 @@ def jobs_of(names: list[str], scale: str) -> list[Job]:
     return [*whole.values(), *all_parts]
 
 
-def parts_of(name: str, scale: str) -> list[tuple[str, ...]]:
+def parts_of(name: str, scale: str, overrides: list[str]) -> list[tuple[str, ...]]:
     """Overrides of the setting, one tuple per part."""
-    setting = EXPERIMENTS[name].scales[scale]
+    setting = setting_of(EXPERIMENTS[name], scale, overrides)
     choices = []
     for group in PARTS.get(name, ("seeds",)):
         keys = group.split("+")
@@ -186,7 +186,7 @@ def main() -> None:
     )  # fmt: skip
     for name, _, split in (given.rpartition(":") for given in args.preload):
         lab.source(name, split)
-    jobs, begin = jobs_of(args.names or sorted(EXPERIMENTS), args.scale), time.monotonic()
+    jobs, begin = jobs_of(args.names or sorted(EXPERIMENTS), args.scale, args.set), time.monotonic()
     while not all(job.is_done for job in jobs):
         running = [job for job in jobs if job.process is not None and not job.is_done]
         for job in running:

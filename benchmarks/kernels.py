@@ -42,7 +42,10 @@ from hardsight.losses import linear_avh_loss, linear_encouraging_loss
 
 SEED = 0
 SCALE = 16.0
-SCORES = [(65_536, 2_048, 1_000), (32_768, 512, 100_000), (8_192, 512, 1_000_000)]
+SCORES = [
+    (65_536, 2_048, 1_000), (65_536, 768, 1_000), (131_072, 512, 200),
+    (32_768, 512, 100_000), (8_192, 512, 1_000_000),
+]  # fmt: skip
 LOSSES = [(4_096, 512, 10_000), (4_096, 512, 100_000), (4_096, 512, 1_000_000)]
 ENCOURAGING = [(4_096, 1_024, 128_000)]
 FLOAT32 = [(4_096, 512, 100_000)]
@@ -91,9 +94,9 @@ class Row:
     note: str = ""
 
     @property
-    def key(self) -> tuple[str, int, int, str]:
+    def key(self) -> tuple[str, int, int, int, str]:
         """What tells this row from the others of a run."""
-        return self.work, self.rows, self.classes, self.method
+        return self.work, self.rows, self.width, self.classes, self.method
 
 
 @dataclass
@@ -108,7 +111,7 @@ class Run:
 
     def base(self, row: Row) -> Row | None:
         """The matrix product that ``row`` is held against."""
-        same = (one for one in self.rows if one.key[:3] == row.key[:3] and "GEMM" in one.method)
+        same = (one for one in self.rows if one.key[:4] == row.key[:4] and "GEMM" in one.method)
         return next(same, None)
 
 
@@ -338,10 +341,15 @@ def few_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
             linear_avh_loss(x, labels, w, scale=SCALE, impl=impl), (x, w)
         )
 
+    def compiled() -> Call:
+        function = torch.compile(plain_avh_loss, dynamic=False)
+        return lambda: torch.autograd.grad(function(x, labels, w), (x, w))
+
     return "AVH loss, few classes", [
         ("3 GEMMs", lambda: lambda: three_products(x.detach(), w.detach())),
         ("hardsight", lambda: loss("triton")),
         ("hardsight, plain", lambda: loss("torch")),
+        ("compile", compiled),
     ]
 
 

@@ -36,10 +36,12 @@ class Setting(recipes.Recipe):
         head_epochs: of the new head on frozen features.
     """
 
-    task: str = "cifar10/resnet18:width=32"
+    task: str = "cifar10/resnet18"
     targets: tuple[str, ...] = ("cat", "dog")
     log_ends: tuple[float, ...] = (0.75, 1.0)
     head_epochs: int = 3
+    colour_epochs: int = 30
+    seeds: tuple[int, ...] = recipes.FIVE_SEEDS
 
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:

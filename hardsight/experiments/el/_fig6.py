@@ -21,8 +21,10 @@ _COLUMNS = ("median", "1st percentile", "negative, %", "median, relative")
 class Setting(recipes.Recipe):
     """Keys of ``el-fig6``; ``tasks`` are ``DATASET/NETWORK``."""
 
-    tasks: tuple[str, ...] = ("cifar10/resnet18:width=32", "mnist/small_cnn")
+    tasks: tuple[str, ...] = ("cifar10/resnet18",)
     log_ends: tuple[float, ...] = (0.75, 1.0)
+    colour_epochs: int = 30
+    seeds: tuple[int, ...] = recipes.FIVE_SEEDS
 
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:

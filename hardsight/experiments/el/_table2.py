@@ -35,13 +35,15 @@ class Setting(recipes.Recipe):
         adam_log_ends: its losses beside cross-entropy and the unclamped normal bonus.
     """
 
-    task: str = "cifar10/resnet18:width=32"
-    ce_factors: tuple[float, ...] = (0.5, 1.0, 2.0)
-    el_factors: tuple[float, ...] = (0.25, 0.5, 1.0)
+    task: str = "cifar10/resnet18"
+    ce_factors: tuple[float, ...] = (1.0, 2.0)
+    el_factors: tuple[float, ...] = (0.5, 1.0)
     adam_task: str = "builtin:digits/small_cnn"
     adam_lrs: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 1e-2)
     adam_epochs: int = 8
     adam_log_ends: tuple[float, ...] = (0.75, 1.0)
+    colour_epochs: int = 30
+    seeds: tuple[int, ...] = recipes.FIVE_SEEDS
 
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:

@@ -40,11 +40,12 @@ class Setting(recipes.Recipe):
     """
 
     pairs: tuple[str, ...] = (
-        "mnist/small_cnn > fashion-mnist:test",
-        "cifar10/resnet18:width=32 > pacs:photo",
-        "cifar10/resnet18:width=32 > mnist:test",
+        "cifar10/resnet18 > pacs:photo",
+        "cifar10/resnet18 > mnist:test",
     )
     log_ends: tuple[float, ...] = (0.75, 1.0)
+    colour_epochs: int = 30
+    seeds: tuple[int, ...] = recipes.FIVE_SEEDS
 
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:

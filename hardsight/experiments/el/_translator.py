@@ -6,6 +6,7 @@ import io
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -230,7 +231,7 @@ class Translation:
         Raises:
             NonFiniteError: training diverged.
         """
-        with seeded(seed_of(self.seed, "weights") % 2**31, self.device):
+        with seeded(seed_of(self.seed, "weights") % 2**31, self.device), _short_products():
             model = translator(len(self.words), self.setting).to(self.device)
             last, chosen = self._train(model, loss)
             found: dict[str, Any] = {"validation": self.best, "norms": self.norms.values().tolist()}
@@ -341,6 +342,17 @@ class Translation:
             )  # fmt: skip
             found |= dict(zip(part, self.words.decoded(out.cpu()), strict=True))
         return [found[at] for at in range(len(rows))]
+
+
+@contextmanager
+def _short_products() -> Iterator[None]:
+    """Products of matrices in TF32 on a GPU that has it, of shorter numbers than float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
