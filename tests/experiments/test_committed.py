@@ -83,8 +83,10 @@ def test_the_overview_names_every_table_and_figure_of_the_papers():
         assert sorted(listed["Table"]) == list(range(1, tables + 1)), paper
         assert sorted(listed["Figure"]) == list(range(1, figures + 1)), paper
     shown = {name for paper in counts for entry in stated[paper] for name in entry.get("pages", ())}
-    others = {"active", "curriculum", "el-combine", "el-gradients", "few-labels", "groups", "label-errors",
-              "label-fixing", "label-fixing-cifar10", "pruning"}  # fmt: skip
+    others = {
+        "active", "curriculum", "el-combine", "el-gradients", "few-labels", "groups",
+        "label-errors", "label-fixing", "label-fixing-cifar10", "pruning",
+    }  # fmt: skip
     assert {folder.name for folder in FOLDERS} - shown == others
 
 

@@ -79,6 +79,20 @@ def test_the_papers_scale_is_the_published_recipe_on_mnist():
     )
 
 
+def test_the_papers_scale_is_the_published_recipe_on_cifar10():
+    setting = EXPERIMENTS["el-table2"].scales["paper"]
+    recipe = Task.named(setting.task).recipe(setting)
+    assert (setting.task, len(setting.seeds)) == ("cifar10/resnet50", 5)
+    assert setting.held_out  # learning rates are chosen on it
+    assert (recipe["epochs"], recipe["batch_size"]) == (90, 64)
+    assert (recipe["optimizer"]["lr"], recipe["optimizer"]["weight_decay"]) == (0.025, 1e-4)
+    assert recipe["schedule"] == {"name": "step", "drop_epochs": [30, 60, 80]}
+    said = "weight decay 0.0001, the rate divided by ten from epochs 30, 60, 80 on; batch 64"
+    assert said in EXPERIMENTS["el-table2"].about(setting)
+    figure = EXPERIMENTS["el-fig5"].scales["paper"]  # the models of the table serve the figure
+    assert Task.named(figure.task).recipe(figure) == recipe
+
+
 def test_without_held_out_images_all_are_trained_on_and_the_last_epoch_counts(quiet):
     setting = Recipe(grey_epochs=3, limit=300, grey_batch=32, held_out=0.0)
     one = fitted(quiet, DIGITS, setting, encouraging(None), seed=0)
@@ -337,6 +351,15 @@ def test_every_method_of_table_3_has_its_recipe(scripted):
     early, late = both
     assert (early["end_epoch"], late["start_epoch"], late["class_balance"]) == (12, 12, 0.9999)
     assert early["options"] == late["options"] == {"log_end": 1.0, "clamp": 1e-5}
+
+
+def test_the_published_deferral_begins_weights_and_bonus_together(scripted):
+    late_in_ten = {"tail_epochs": 10, "defer_at": 0.9, "defers_bonus": True, "seeds": (0,)}
+    _, recipes = scripted("el-table3", lambda recipe: None, **late_in_ten)
+    early, late = recipes[-1]["loss"]
+    assert early == {"name": "cross_entropy", "options": {}, "end_epoch": 9}
+    assert (late["name"], late["start_epoch"], late["class_balance"]) == ("encouraging", 9, 0.9999)
+    assert late["options"] == {"log_end": 1.0, "clamp": 1e-5}
 
 
 METHODS = (

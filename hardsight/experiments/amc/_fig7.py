@@ -78,6 +78,10 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             **recipes.SMOKE,
         ),
         "short": Setting(),
+        "paper": Setting(
+            weights=(0.001, 0.01, 0.1, 1.0), margins_rad=(0.5, 0.75, 1.0, 1.25, 1.5),
+            **{**recipes.PAPER, "seeds": (0, 1, 2)},
+        ),
     },
     asks=_asks,
 )  # fmt: skip

@@ -50,6 +50,9 @@ class Recipe:
 
 
 SMOKE: dict[str, Any] = {"model": "small_cnn", "epochs": 1, "batch_size": 128}
+PAPER: dict[str, Any] = {
+    "width": 1.0, "epochs": 300, "batch_size": 128, "seeds": (0, 1, 2, 3, 4),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

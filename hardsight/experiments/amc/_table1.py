@@ -88,6 +88,7 @@ def _mean(printed: str) -> float:
             **recipes.SMOKE,
         ),
         "short": Setting(),
+        "paper": Setting(weights=(0.1,), grey_epochs=300, **recipes.PAPER),
     },
     asks=_asks,
 )

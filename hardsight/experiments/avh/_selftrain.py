@@ -170,11 +170,22 @@ def _questions(grid: kit.Grid) -> list[kit.Question]:
     ]
 
 
+_DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
+_PAPERS_ROUNDS = Setting(  # as many rounds as its figure has, over all pairs of domains
+    pairs=tuple(f"{start}>{end}" for start in _DOMAINS for end in _DOMAINS if start != end),
+    rounds=7,
+    source_epochs=10,
+    epochs=2,
+    round_lr=1e-4,
+    seeds=(0, 1, 2, 3, 4),
+)
+
+
 @kit.experiment(
     "avh-selftrain",
     title="Self-training with angular visual confidence against CBST and CRST",
     reproduces="Angular Visual Hardness, Tables 3 and 4, Figures 6 and 21",
-    scales={"smoke": _SMOKE, "short": Setting()},
+    scales={"smoke": _SMOKE, "short": Setting(), "paper": _PAPERS_ROUNDS},
     asks=_asks,
 )
 def avh_selftrain(lab: kit.Lab, setting: Setting) -> kit.Result:

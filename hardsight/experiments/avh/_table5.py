@@ -62,7 +62,7 @@ class Setting:
     epochs: tuple[int, ...] = (15, 3)
     learning_rates: tuple[float, ...] = (0.05, 0.01)
     batch_size: int = 128
-    scales: tuple[float, ...] = (6.0, 16.0)
+    scales: tuple[float, ...] = (4.0, 8.0, 16.0, 32.0)
     choice_seed: int = 0
     validation: float = 0.1
     precision: str = "auto"
@@ -134,6 +134,10 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             sizes=(0,), epochs=(2,), learning_rates=(0.1,), seeds=(0,),
         ),
         "short": Setting(),
+        "paper": Setting(
+            sizes=(144, 144), epochs=(100, 15), learning_rates=(0.01, 1e-3), batch_size=40,
+            scales=(2.0, 4.0, 8.0, 16.0, 32.0, 64.0), seeds=(0, 1, 2, 3, 4),
+        ),
     },
     asks=_asks,
 )  # fmt: skip
