@@ -148,6 +148,24 @@ def test_an_interrupt_says_how_to_continue(recipe, tmp_path, monkeypatch):
     assert resumed.exit_code == 0, resumed.output
 
 
+def test_being_told_to_end_is_an_interrupt_and_no_fault_of_the_model(recipe, monkeypatch):
+    from hardsight.run.train.engine import TrainModule
+
+    step = TrainModule.training_step
+
+    def told_to_end(self, batch, batch_idx):  # as by a cluster that wants its machine back
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        signal.raise_signal(signal.SIGTERM)
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(TrainModule, "training_step", told_to_end)
+    done = run(recipe)
+    assert done.exit_code == 1
+    assert f"interrupted; continue with: hardsight train {recipe} --resume" in done.output
+    monkeypatch.undo()
+    assert run(recipe, "--resume").exit_code == 0
+
+
 def test_the_command_that_continues_has_the_options_of_the_one_interrupted(
     recipe, tmp_path, monkeypatch
 ):

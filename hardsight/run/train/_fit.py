@@ -459,7 +459,8 @@ def fit(
     Raises:
         NonFiniteError: a loss is NaN or infinite; says which checkpoint is kept.
         OutOfMemoryError: a batch does not fit into memory.
-        KeyboardInterrupt: Lightning would have ended the process.
+        KeyboardInterrupt: somebody pressed Ctrl-C or sent SIGTERM; Lightning would have ended the
+            process.
     """
     from hardsight.run.train.engine import LAST, ProgressBar, RunRecorder
 
@@ -474,14 +475,19 @@ def fit(
             trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
     except NonFiniteError as err:
         raise NonFiniteError(f"{err}; {_advice(Path(config.out) / LAST, recorder.rows)}") from err
-    except SystemExit as err:  # what Lightning makes of Ctrl-C, which it then ignores for good
-        if not isinstance(err.__context__, KeyboardInterrupt):
+    except SystemExit as err:  # what Lightning makes of SIGTERM, and of Ctrl-C
+        from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+        is_told = isinstance(err, SIGTERMException) or isinstance(
+            err.__context__, KeyboardInterrupt
+        )
+        if not is_told:
             raise ModelError(
                 f"{type(module.model).__name__}, or the data, called sys.exit in a step of "
                 "training (SystemExit); remove the call"
             ) from err
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, answer)
+            signal.signal(signal.SIGINT, answer)  # Lightning would ignore it for good
         raise KeyboardInterrupt from err
     finally:
         module.close()
