@@ -114,6 +114,23 @@ def test_a_file_that_is_no_toml_is_named_with_the_place(tmp_path):
         load_config(Settings, tmp_path / "binary.toml")
 
 
+def test_a_value_of_another_type_is_told_what_the_key_is_for():
+    @dataclass(frozen=True)
+    class Split:
+        """Where examples come from.
+
+        Attributes:
+            held_out: name of a split,
+                such as ``val``.
+        """
+
+        held_out: str | None = None
+
+    expected = r"held_out to be str, got 0\.2 \(held_out: name of a split, such as val\)$"
+    with pytest.raises(ConfigError, match=expected):
+        config_from(Split, {"held_out": 0.2}, where="here")
+
+
 def test_plain_values_are_checked_in_the_same_way():
     assert config_from(Settings, {"data": "x", "size": [1, 2]}, where="here").size == (1, 2)
     with pytest.raises(ConfigError, match="in here: expected epochs to be int, got None"):

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from hardsight.config._stated import described_in
 from hardsight.errors import ConfigError, MissingDataError
 from hardsight.registry import unknown_name
 
@@ -113,7 +114,7 @@ def config_from(
             raise ConfigError(f"in {where}: {unknown_name('key', key, list(fields))}")
         default = default_of(fields[key]) if base is None else getattr(base, key)
         value = _spread(value, types_of[key], fields[key])
-        checked[key] = fitted(value, types_of[key], key, where, default)
+        checked[key] = fitted(value, types_of[key], key, where, default, of=kind)
     # a base has every key: beside it none can be missing
     known = checked
     if base is not None:
@@ -206,7 +207,9 @@ def _spread(value: Any, expected: Any, field: dataclasses.Field[Any]) -> Any:
     return [value] * sum(item is not Ellipsis for item in items)
 
 
-def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None) -> Any:
+def fitted(
+    value: Any, expected: Any, key: str, where: str, default: Any = None, *, of: type | None = None
+) -> Any:
     """``value`` as a type wants it; lists become tuples, whole numbers may stand for floats.
 
     Args:
@@ -215,6 +218,7 @@ def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None)
         key: what it is called.
         where: where it was written, in words.
         default: of the field; a table that leaves keys out takes those of its default.
+        of: the table whose key it is; a refusal quotes what that says about the key.
 
     Raises:
         ConfigError: the value is of another type.
@@ -241,7 +245,9 @@ def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None)
             return _computable(value, origin, key, where)
     names = [getattr(option, "__name__", str(option)) for option in options]
     wanted = " or ".join("list" if n == "tuple" else n for n in names if n != "NoneType")
-    raise ConfigError(f"in {where}: expected {key} to be {wanted}, got {value!r}")
+    text = described_in(of.__doc__ or "", "Attributes").get(key) if of else None
+    about = f" ({key}: {text.rstrip('.')})".replace("``", "") if text else ""
+    raise ConfigError(f"in {where}: expected {key} to be {wanted}, got {value!r}{about}")
 
 
 def _computable(value: Any, kind: Any, key: str, where: str) -> Any:
