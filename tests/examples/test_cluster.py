@@ -59,6 +59,14 @@ def test_every_flag_of_a_launcher_is_one_of_the_command(name):
 _NOTED = """#!/bin/sh
 printf '%s\\n' "$(basename "$0")" "$@" '' >> "$NOTED"
 """
+# a pause that lasts until as many launchers have been called as there were pauses: those of the
+# background would else be called after the script has ended, or never
+_PAUSES = """#!/bin/sh
+echo >> "$NOTED.pauses"
+until test "$(grep -c '^srun$' "$NOTED" 2>/dev/null || true)" -ge "$(wc -l < "$NOTED.pauses")"
+do command -p sleep 0.05
+done 2>/dev/null
+"""
 _RUNS = {
     "ray-job": (
         ["/shared/photos", "/shared/run"],
@@ -82,7 +90,7 @@ _RUNS = {
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_dry_run_of_a_script_calls_its_launcher_as_meant(script, tmp_path):
     for name in ("ray", "srun", "torchrun", "sleep"):
-        (tmp_path / name).write_text(_NOTED)
+        (tmp_path / name).write_text(_PAUSES if name == "sleep" else _NOTED)
         (tmp_path / name).chmod(0o755)
     (tmp_path / "scontrol").write_text("#!/bin/sh\nprintf 'node-1\\nnode-2\\nnode-3\\n'\n")
     (tmp_path / "scontrol").chmod(0o755)
@@ -93,7 +101,7 @@ def test_a_dry_run_of_a_script_calls_its_launcher_as_meant(script, tmp_path):
     env = {**os.environ, **allocation, "PATH": path, "NOTED": str(tmp_path / "noted")}
     subprocess.run(["bash", script, *given], check=True, env=env, timeout=60)
     calls = [call.splitlines() for call in (tmp_path / "noted").read_text().split("\n\n")]
-    calls = [call for call in calls if call and call[0] != "sleep"]
+    calls = [call for call in calls if call]
     assert len(calls) == len(expected)
     for words in expected:  # two of them run side by side, in any order
         assert any(_are_in_order(words, call) for call in calls), (words, calls)
