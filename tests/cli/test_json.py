@@ -90,12 +90,13 @@ def test_training_by_folds(stripes):
 def test_adapting(trained, stripes):
     made = told(
         "adapt", "--model", stripes / "run", "--source", stripes / "stripes/train",
-        "--target", stripes / "stripes/pale", "--out", stripes / "adapted", "--rounds", 1, "--epochs", 1,
-        "--rule", "cbst+avh", "--rule", "source-only", "--batch-size", 32, "--device", "cpu",
+        "--target", stripes / "stripes/pale", "--out", stripes / "adapted", "--device", "cpu",
+        "--rounds", 1, "--epochs", 1, "--batch-size", 32,
+        "--rule", "cbst+avh", "--rule", "source-only",
     )  # fmt: skip
     assert Path(made["page"]).is_file()
     assert set(made["rules"]) == {"cbst+avh", "source-only"}
-    (before, after) = made["rules"]["cbst+avh"]["accuracy"]  # of the model as it came, then by round
+    (before, after) = made["rules"]["cbst+avh"]["accuracy"]  # of the model as it came, by round
     assert before == made["rules"]["source-only"]["accuracy"][0]
     assert 0 <= after <= 1
 
