@@ -8,7 +8,9 @@ that nobody else uses would come to linear, as long as both get the same share o
 
 ``python -m benchmarks.cluster --photos --rows 192 --repeats 3`` on two idle cores is the case that
 computing bounds: ``of_linear_on_the_clock`` is to be 0.9 or more, and ``load`` says whether the
-cores were idle.
+cores were idle. Two cores share memory and clock, so that even processes that know nothing of each
+other may not be twice as fast as one: the rows "1 process" and "2 processes" score the same
+pictures without Ray, a share each, and say what the machine itself can do.
 
 ``--part memory`` shows the driver's peak for more and more rows: memory of its own, and pages of
 files that it reads, which the system takes back when it needs them.
@@ -71,20 +73,19 @@ def made_photos(folder: Path, count: int) -> Path:
     return folder
 
 
-def scored(data: Path, actors: int, shard_rows: int) -> None:
+def scored(data: Path, name: str, shard_rows: int, **engine: Any) -> None:
     """The run that is measured: stored embeddings, or photos through a ResNet-18."""
-    options: dict[str, Any] = {"engine": "ray", "ray_actors": actors, "overwrite": True}
-    options |= {"out": data.parent / f"{data.name}-run-{actors}", "show_progress": False}
+    engine |= {"out": data.parent / f"{data.name}-run-{name}", "show_progress": False}
     if (data / "embeddings.npy").exists():
         hs.score(
             None, data / "embeddings.npy", labels=str(data / "labels.npy"),
             class_weights=str(data / "weights.npy"), batch_size=min(8192, shard_rows),
-            shard_rows=shard_rows, **options,
+            shard_rows=shard_rows, overwrite=True, **engine,
         )  # fmt: skip
         return
     hs.score(
         "resnet18", data, size=(64, 64), channels=3, mean=(0.5,) * 3, std=(0.25,) * 3,
-        batch_size=8, shard_rows=8, device="cpu", thumbnails=0, **options,
+        batch_size=8, shard_rows=shard_rows, device="cpu", thumbnails=0, overwrite=True, **engine,
     )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def measured(folder: str, actors: int, shard_rows: int) -> None:
     busy = dict[int, tuple[str, float]]()
     start = time.perf_counter()
     with _watched(own, peak, busy):
-        scored(Path(folder), actors, shard_rows)
+        scored(Path(folder), str(actors), shard_rows, engine="ray", ray_actors=actors)
     seconds = time.perf_counter() - start
     times = sorted((used for name, used in busy.values() if name.startswith(_ACTOR)), reverse=True)
     others = sum(used for name, used in busy.values() if not name.startswith(_ACTOR))
@@ -151,7 +152,7 @@ def _note_times(own: Any, busy: dict[int, tuple[str, float]]) -> None:
         busy[process.pid] = (name, used.user + used.system)
 
 
-def run(folder: Path, actors: int, shard_rows: int = _SHARD_ROWS) -> dict[str, Any]:
+def run(folder: Path, actors: int, shard_rows: int) -> dict[str, Any]:
     """What one run cost, in a process of its own."""
     words = [sys.executable, "-m", "benchmarks.cluster", "--measure", str(folder), str(actors)]
     words.append(str(shard_rows))
@@ -160,6 +161,35 @@ def run(folder: Path, actors: int, shard_rows: int = _SHARD_ROWS) -> dict[str, A
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=env)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def by_hand(folder: str, share: int, shares: int, shard_rows: int) -> None:
+    """One process of several that score a share of the rows each, without Ray."""
+    count = sum(1 for _ in Path(folder).glob("*/*.jpg"))
+    start = time.perf_counter()
+    scored(
+        Path(folder), f"share-{share}-of-{shares}", shard_rows,
+        rows=range(share * count // shares, (share + 1) * count // shares), workers=0,
+    )  # fmt: skip
+    print(json.dumps({"seconds": time.perf_counter() - start, "cpu": time.process_time()}))
+
+
+def run_by_hand(folder: Path, shares: int, shard_rows: int) -> dict[str, float]:
+    """What some processes cost that run side by side: the slowest one's time, all their work."""
+    words = [sys.executable, "-m", "benchmarks.cluster", "--by-hand", str(folder)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HARDSIGHT_CACHE": "off"}
+    running = [
+        subprocess.Popen(
+            [*words, str(share), str(shares), str(shard_rows)],
+            stdout=subprocess.PIPE, text=True, env=env,
+        )
+        for share in range(shares)
+    ]  # fmt: skip
+    said = [process.communicate()[0] for process in running]
+    if any(process.returncode for process in running):
+        raise SystemExit("a process that scores by hand failed; see above")
+    found = [json.loads(text.splitlines()[-1]) for text in said]
+    return {"seconds": max(f["seconds"] for f in found), "cpu": sum(f["cpu"] for f in found)}
 
 
 def speed(options: Any, place: Path) -> None:
@@ -175,13 +205,18 @@ def speed(options: Any, place: Path) -> None:
         ]
         what = f"embeddings of width {options.width}, {options.classes:,} classes"
     found: dict[int, list[list[dict[str, Any]]]] = {1: [], 2: []}
+    bare: dict[int, list[list[dict[str, float]]]] = {1: [], 2: []}
     for _ in range(options.repeats):
         for actors, runs in found.items():
-            runs.append([run(folder, actors) for folder in folders])
+            runs.append([run(folder, actors, options.shard_rows) for folder in folders])
+        for shares, pairs in bare.items() if options.photos else ():
+            pairs.append([run_by_hand(folder, shares, options.shard_rows) for folder in folders])
     more = sizes[1] - sizes[0]
     alone = statistics.median(long["actors"][0] - short["actors"][0] for short, long in found[1])
     clock = statistics.median(long["seconds"] - short["seconds"] for short, long in found[1])
     rows = [_speed_row(actors, runs, alone, clock, more) for actors, runs in found.items()]
+    if options.photos:
+        rows += _rows_by_hand(bare, more)
     publish(f"scoring on Ray, {more:,} {what}", rows, file=options.out)
 
 
@@ -204,6 +239,30 @@ def _speed_row(
         others_cpu_s=round(other, 2),
         load=round(os.getloadavg()[0], 1),
     )
+
+
+def _rows_by_hand(
+    found: dict[int, list[list[dict[str, float]]]], more: int
+) -> list[dict[str, Any]]:
+    seconds, work = (
+        {n: [long[key] - short[key] for short, long in pairs] for n, pairs in found.items()}
+        for key in ("seconds", "cpu")
+    )
+    clock, alone = statistics.median(seconds[1]), statistics.median(work[1])
+    return [
+        row(
+            f"{shares} processes" if shares > 1 else "1 process",
+            seconds[shares],
+            cpu_s=round(statistics.median(work[shares]), 2),
+            cpu_ms_per_row=round(1000 * statistics.median(work[shares]) / more, 4),
+            of_linear=round(alone / statistics.median(work[shares]), 2),
+            of_linear_on_the_clock=round(clock / (shares * statistics.median(seconds[shares])), 2),
+            busiest_share="",
+            others_cpu_s="",
+            load=round(os.getloadavg()[0], 1),
+        )
+        for shares in found
+    ]
 
 
 def memory(options: Any, place: Path) -> None:
@@ -239,12 +298,17 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--classes", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=3, help="of --part memory")
-    parser.add_argument("--shard-rows", type=int, default=_SHARD_ROWS, help="of --part memory")
+    parser.add_argument("--shard-rows", type=int, help="rows of a shard; 8 of photos by default")
     parser.add_argument("--measure", nargs=3, help="a folder, actors, and rows of a shard")
+    parser.add_argument("--by-hand", nargs=4, help="a folder, share, shares, and rows of a shard")
     options = parser.parse_args(args)
     if options.measure:
         measured(options.measure[0], *map(int, options.measure[1:]))
         return
+    if options.by_hand:
+        by_hand(options.by_hand[0], *map(int, options.by_hand[1:]))
+        return
+    options.shard_rows = options.shard_rows or (8 if options.photos else _SHARD_ROWS)
     with tempfile.TemporaryDirectory() as place:
         (memory if options.part == "memory" else speed)(options, Path(place))
 
