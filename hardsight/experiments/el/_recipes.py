@@ -140,7 +140,7 @@ def _falling(drops: Sequence[int]) -> str:
 
 
 FIVE_SEEDS = (0, 1, 2, 3, 4)
-SMOKE: dict[str, Any] = {"grey_epochs": 2, "grey_batch": 32, "limit": 300, "seeds": (0, 1)}
+SMOKE: dict[str, Any] = {"grey_epochs": 2, "grey_batch": 32, "limit": 160, "seeds": (0, 1)}
 # the published recipe on MNIST; its option of a weight decay never reaches the optimizer
 PUBLISHED_MNIST: dict[str, Any] = {
     "grey_epochs": 100,
