@@ -146,7 +146,11 @@ QUICKER = {
     "el-table2": ("el_factors=[1.0]", "adam_lrs=[0.001]"),
     "el-table3": ("limit=400", "tail_epochs=1"),
     "el-fig7": (
-        "images=20", "linf=[0.0, 0.1]", "steps=1", "ensemble_steps=1", "published=[0.0, 0.1]",
+        "images=20",
+        "linf=[0.0, 0.1]",
+        "steps=1",
+        "ensemble_steps=1",
+        "published=[0.0, 0.1]",
     ),
     "el-fig7-small": ("images=20", "linf=[0.0, 0.1]", "steps=1"),
     # how a run is lost does not depend on what the bonus is added to
