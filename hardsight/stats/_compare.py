@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,13 +165,8 @@ def compare_correlations(
         resamples=resamples,
         seed=seed,
     )
-    asked: dict[str, Any] = {
-        "method": method,
-        "test": test,
-        "alternative": alternative,
-        "level": level,
-    }
-    return _compared(first, second, between, len(target), (z, low, high), **asked)
+    how = {"method": method, "test": test, "alternative": alternative, "level": level}
+    return _compared(first, second, between, len(target), (z, low, high), how)
 
 
 def compare_coefficients(
@@ -222,13 +218,8 @@ def compare_coefficients(
     low, high = _zou_interval(
         first, second, None if test == "fisher" else between, n, method, level
     )
-    asked: dict[str, Any] = {
-        "method": method,
-        "test": test,
-        "alternative": alternative,
-        "level": level,
-    }
-    return _compared(first, second, between, n, (z, low, high), **asked)
+    how = {"method": method, "test": test, "alternative": alternative, "level": level}
+    return _compared(first, second, between, n, (z, low, high), how)
 
 
 def _compared(
@@ -237,15 +228,13 @@ def _compared(
     between: float | None,
     n: int,
     found: tuple[float, float, float],
-    *,
-    alternative: str,
-    **asked: Any,
+    how: Mapping[str, Any],
 ) -> CorrelationComparison:
     """What is reported of two coefficients and of the z and the interval that were found."""
     z, low, high = found
     return CorrelationComparison(
-        difference=first - second, z=z, p=tail(z, alternative), low=low, high=high, first=first,
-        second=second, between=between, n=n, alternative=alternative, **asked,
+        difference=first - second, z=z, p=tail(z, how["alternative"]), low=low, high=high,
+        first=first, second=second, between=between, n=n, **how,
     )  # fmt: skip
 
 
