@@ -7,6 +7,7 @@ import csv
 import os
 import platform
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,28 @@ def interleaved(
             if turn >= warmup:
                 seconds[name].append(clock() - start)
     return seconds
+
+
+def extra_mib(run: Callable[[], Any]) -> int:
+    """Anonymous memory a run needs beside what is there, watched every few milliseconds."""
+    base, peak, stop = _resident_kib(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not stop.wait(0.005):
+            peak = max(peak, _resident_kib())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    run()
+    stop.set()
+    watcher.join()
+    return max(0, peak - base) // 1024
+
+
+def _resident_kib() -> int:
+    fields = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in fields if line.startswith("RssAnon")).split()[1])
 
 
 def row(name: str, seconds: Sequence[float], **facts: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import hardsight as hs
-from benchmarks._measure import arguments, interleaved, publish, row
+from benchmarks._measure import arguments, extra_mib, interleaved, publish, row
 
 _CHUNK = 16384  # rows the bare product reads at once, the same as the scoring run
 
@@ -89,29 +89,11 @@ def _peak_mib(folder: Path) -> dict[str, int]:
 
 
 def _print_peak(folder: Path) -> None:
-    import threading
-
     import hardsight.run.score  # noqa: F401  interpreter, torch and our own code come first
 
-    base, peak, stop = _resident_kib(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not stop.wait(0.01):
-            peak = max(peak, _resident_kib())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
     source = {"labels": folder / "y.npy", "class_weights": folder / "w.npy"}
-    hs.score(None, folder / "x.npy", device="cpu", out=folder / "run", **source)
-    stop.set()
-    watcher.join()
-    print((peak - base) // 1024)
-
-
-def _resident_kib() -> int:
-    fields = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in fields if line.startswith("RssAnon")).split()[1])
+    data, out = folder / "x.npy", folder / "run"
+    print(extra_mib(lambda: hs.score(None, data, device="cpu", out=out, **source)))
 
 
 if __name__ == "__main__":

@@ -7,17 +7,15 @@ that product followed by the same argmax and partition.
 from __future__ import annotations
 
 import statistics
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks._measure import arguments, interleaved, publish, row
+from benchmarks._measure import arguments, extra_mib, interleaved, publish, row
 from hardsight.selftrain import RULES, pseudo_labels
 
 _PORTION = 0.2
@@ -97,7 +95,7 @@ def _compared(
     for rule in rules:
         runs[rule] = partial(pseudo_labels, probs, portion=_PORTION, rule=rule, **given)
     # first, because memory that a run gives back stays with the process
-    extra = {name: _extra_mib(run) for name, run in runs.items()}
+    extra = {name: extra_mib(run) for name, run in runs.items()}
     seconds = interleaved(runs, repeats=repeats)
     rows = [row(f"{kind}: {name}", values) for name, values in seconds.items()]
     for name, entry in zip(runs, rows, strict=True):
@@ -139,28 +137,6 @@ def _probabilities(examples: int, classes: int, sharpness: float) -> NDArray[np.
         np.exp(part, out=part)
         part /= part.sum(axis=1, keepdims=True)
     return probs
-
-
-def _extra_mib(run: Callable[[], Any]) -> int:
-    """Anonymous memory a run needs beside the array, watched every few milliseconds."""
-    base, peak, stop = _resident_kib(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not stop.wait(0.005):
-            peak = max(peak, _resident_kib())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    run()
-    stop.set()
-    watcher.join()
-    return max(0, peak - base) // 1024
-
-
-def _resident_kib() -> int:
-    fields = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in fields if line.startswith("RssAnon")).split()[1])
 
 
 if __name__ == "__main__":

@@ -423,6 +423,12 @@ def is_url(text: str) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]+:/", text, re.IGNORECASE) is not None
 
 
+def reason_of(err: Exception) -> str:
+    """An error of somebody else's code, on one line."""
+    said = " ".join(str(err).split()) or "no reason given"
+    return f"{type(err).__name__}: {said}"
+
+
 def path_of_file_url(text: str) -> str | None:
     """The path that a ``file:`` URL names; ``None`` for other URLs.
 

@@ -22,6 +22,25 @@ def console(driver, ignored=()):
     return [line for line in lines if not any(part in line for part in ignored)]
 
 
+def widths_of_pictures(driver):
+    """How wide the pictures of a page are, as they were decoded."""
+    return driver.execute_script(
+        "return Promise.all([...document.images].map(img => img.decode())).then("
+        "() => [...document.images].map(img => img.naturalWidth))"
+    )
+
+
+def boxes_of_labels(driver, drawing):
+    """Where a drawing and its labels are: left, right, top and bottom, its own first."""
+    return driver.execute_script(
+        "const drawn = document.querySelector(arguments[0]);"
+        "return [drawn, ...drawn.querySelectorAll('text')].map((one) => {"
+        "const {left, right, top, bottom} = one.getBoundingClientRect();"
+        "return [left, right, top, bottom]; })",
+        drawing,
+    )
+
+
 def complaints(driver, rules=()):
     """What axe-core has against the page as it is now, by all rules or some: rule and element."""
     if not driver.execute_script("return typeof window.axe === 'object'"):

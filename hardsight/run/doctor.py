@@ -11,41 +11,25 @@ from importlib.metadata import PackageNotFoundError, version
 
 import hardsight
 
-# import name -> (distribution, what it is for, how to install it)
-_PARTS = {
-    "torch": ("torch", "scoring and training", "pip install torch"),
-    "numpy": ("numpy", "arrays", "pip install numpy"),
-    "pyarrow": ("pyarrow", "tables", "pip install pyarrow"),
-    "PIL": ("pillow", "images", "pip install pillow"),
-    "datasets": ("datasets", "hub:OWNER/NAME data", "pip install datasets"),
-    "safetensors": ("safetensors", "weights", "pip install safetensors"),
-    "lightning": ("lightning", "hardsight train", "pip install 'hardsight[train]'"),
-    "matplotlib": (
-        "matplotlib",
-        "figures of hardsight study and hardsight experiment",
-        "pip install 'hardsight[experiments]'",
-    ),
-    "cleanlab": ("cleanlab", "the peer in label-errors", "pip install 'hardsight[experiments]'"),
-    "starlette": ("starlette", "hardsight review", "pip install 'hardsight[app]'"),
-    "uvicorn": ("uvicorn", "hardsight review", "pip install 'hardsight[app]'"),
-    "duckdb": ("duckdb", "filters of hardsight review", "pip install 'hardsight[app]'"),
-    "ray": ("ray", "hardsight score --engine ray", "pip install 'hardsight[ray]'"),
-    "torch_geometric": ("torch-geometric", "graphs", "pip install 'hardsight[graph]'"),
-    "sentencepiece": (
-        "sentencepiece",
-        "hardsight experiment run el-translation",
-        "pip install 'hardsight[translation]'",
-    ),
-    "sacrebleu": (
-        "sacrebleu",
-        "hardsight experiment run el-translation",
-        "pip install 'hardsight[translation]'",
-    ),
-    "triton": ("triton", "fused GPU kernels", "pip install 'hardsight[kernels]'"),
-    "transformers": ("transformers", "hf:NAME models", "pip install transformers"),
-    "timm": ("timm", "timm:NAME models", "pip install timm"),
-    "torchvision": ("torchvision", "torchvision:NAME models", "pip install torchvision"),
-}
+# the extra that has a package, "" for one that is installed by its own name; the import name of
+# each, and what it is for
+_PARTS: list[tuple[str, dict[str, str]]] = [
+    ("", {"torch": "scoring and training", "numpy": "arrays", "pyarrow": "tables",
+          "PIL": "images", "datasets": "hub:OWNER/NAME data", "safetensors": "weights"}),
+    ("train", {"lightning": "hardsight train"}),
+    ("experiments", {"matplotlib": "figures of hardsight study and hardsight experiment",
+                     "cleanlab": "the peer in label-errors"}),
+    ("app", {"starlette": "hardsight review", "uvicorn": "hardsight review",
+             "duckdb": "filters of hardsight review"}),
+    ("ray", {"ray": "hardsight score --engine ray"}),
+    ("graph", {"torch_geometric": "graphs"}),
+    ("translation", dict.fromkeys(("sentencepiece", "sacrebleu"),
+                                  "hardsight experiment run el-translation")),
+    ("kernels", {"triton": "fused GPU kernels"}),
+    ("", {"transformers": "hf:NAME models", "timm": "timm:NAME models",
+          "torchvision": "torchvision:NAME models"}),
+]  # fmt: skip
+_DISTRIBUTIONS = {"PIL": "pillow", "torch_geometric": "torch-geometric"}  # if of another name
 
 
 @dataclass(frozen=True)
@@ -71,11 +55,14 @@ def findings() -> list[Finding]:
     """Everything worth knowing about this installation, core first."""
     system = f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
     rows = [Finding("hardsight", f"{hardsight.__version__} ({system})", True, "", "")]
-    rows += [_part(module, *about) for module, about in _PARTS.items()]
+    for extra, parts in _PARTS:
+        rows += [_part(module, purpose, extra) for module, purpose in parts.items()]
     return [*rows, *_devices()]
 
 
-def _part(module: str, distribution: str, purpose: str, step: str) -> Finding:
+def _part(module: str, purpose: str, extra: str) -> Finding:
+    distribution = _DISTRIBUTIONS.get(module, module)
+    step = f"pip install 'hardsight[{extra}]'" if extra else f"pip install {distribution}"
     try:
         # what a package says of its own age is not for this list, and an error in the middle of an
         # import, which a filter makes of it, would leave half of the package behind

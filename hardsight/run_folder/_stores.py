@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from hardsight._checks import warn
+from hardsight._checks import reason_of, warn
 from hardsight.errors import MissingExtraError, RunLockedError
 
 if TYPE_CHECKING:
@@ -302,8 +302,7 @@ def _as_oserror(url: str) -> Iterator[None]:
     except ImportError as err:
         raise MissingExtraError(f"{url} cannot be reached: {err}") from err
     except Exception as err:  # every store has errors of its own
-        said = " ".join(str(err).split()) or "no reason given"
-        raise OSError(f"{type(err).__name__}: {said}") from err
+        raise OSError(reason_of(err)) from err
 
 
 class _Stream:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -163,21 +165,8 @@ def compare_correlations(
         resamples=resamples,
         seed=seed,
     )
-    return CorrelationComparison(
-        difference=first - second,
-        z=z,
-        p=tail(z, alternative),
-        low=low,
-        high=high,
-        first=first,
-        second=second,
-        between=between,
-        n=len(target),
-        level=level,
-        method=method,
-        test=test,
-        alternative=alternative,
-    )
+    how = {"method": method, "test": test, "alternative": alternative, "level": level}
+    return _compared(first, second, between, len(target), (z, low, high), how)
 
 
 def compare_coefficients(
@@ -229,21 +218,24 @@ def compare_coefficients(
     low, high = _zou_interval(
         first, second, None if test == "fisher" else between, n, method, level
     )
+    how = {"method": method, "test": test, "alternative": alternative, "level": level}
+    return _compared(first, second, between, n, (z, low, high), how)
+
+
+def _compared(
+    first: float,
+    second: float,
+    between: float | None,
+    n: int,
+    found: tuple[float, float, float],
+    how: Mapping[str, Any],
+) -> CorrelationComparison:
+    """What is reported of two coefficients and of the z and the interval that were found."""
+    z, low, high = found
     return CorrelationComparison(
-        difference=first - second,
-        z=z,
-        p=tail(z, alternative),
-        low=low,
-        high=high,
-        first=first,
-        second=second,
-        between=between,
-        n=n,
-        level=level,
-        method=method,
-        test=test,
-        alternative=alternative,
-    )
+        difference=first - second, z=z, p=tail(z, how["alternative"]), low=low, high=high,
+        first=first, second=second, between=between, n=n, **how,
+    )  # fmt: skip
 
 
 def _test_statistic(

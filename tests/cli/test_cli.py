@@ -305,7 +305,7 @@ def test_a_part_whose_import_warns_is_found_whole(tmp_path, monkeypatch):
     )
     (package / "inner.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    parts = {"elderly": ("elderly", "a test", "none")}
+    parts = [("", {"elderly": "a test"})]
     monkeypatch.setattr("hardsight.run.doctor._PARTS", parts)
     (part,) = [found for found in findings() if found.part == "elderly"]
     assert (part.ok, part.found) == (True, "found")

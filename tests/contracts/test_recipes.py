@@ -487,16 +487,20 @@ def test_a_key_without_a_case_would_be_seen():
 @pytest.mark.parametrize("key", TRAIN)
 def test_a_key_of_a_recipe_changes_the_run_or_is_refused(key, places, monkeypatch):
     case = TRAIN[key]
-    if case.refused:
-        with pytest.raises(HardsightError, match=case.refused):
-            trained(places, {**case.given, "out": f"refused-{key}"})
-        return
     if case.warned:
         with pytest.warns(UserWarning, match=case.warned):
             trained(places, {**case.given, "out": f"warned-{key}"})
-        return
-    base = base_of(places, case.base, monkeypatch, observed)
-    assert observed(places, {**case.base, **case.given}, monkeypatch) != base
+    else:
+        assert_changes_or_is_refused(case, key, places, monkeypatch, trained, observed)
+
+
+def assert_changes_or_is_refused(case, key, places, monkeypatch, run, observe):
+    if case.refused:
+        with pytest.raises(HardsightError, match=case.refused):
+            run(places, {**case.given, "out": f"refused-{key}"})
+    else:
+        base = base_of(places, case.base, monkeypatch, observe)
+        assert observe(places, {**case.base, **case.given}, monkeypatch) != base
 
 
 def test_every_setting_of_an_adaptation_has_a_case():
@@ -506,13 +510,8 @@ def test_every_setting_of_an_adaptation_has_a_case():
 
 @pytest.mark.parametrize("key", ADAPT)
 def test_a_setting_of_an_adaptation_changes_it_or_is_refused(key, places, monkeypatch):
-    case = ADAPT[key]
-    if case.refused:
-        with pytest.raises(HardsightError, match=case.refused):
-            adapted(places, {**case.given, "out": f"refused-adaptation-{key}"})
-        return
-    base = base_of(places, case.base, monkeypatch, observed_adaptation)
-    assert observed_adaptation(places, {**case.base, **case.given}, monkeypatch) != base
+    about = (ADAPT[key], f"adaptation-{key}", places, monkeypatch)
+    assert_changes_or_is_refused(*about, adapted, observed_adaptation)
 
 
 @pytest.mark.parametrize("key", NO_PART)

@@ -17,7 +17,7 @@ from hardsight.evaluate import (
     top_area_share,
 )
 from hardsight.models import SmallCNN
-from tests._nets import tiny_vit
+from tests._nets import tiny_swin, tiny_vit
 
 IMAGES = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -63,25 +63,8 @@ def test_in_a_vision_transformer_the_last_norm_whose_patches_matter_is_found():
     assert norms.index(found.name) == 2  # of two per block and one at the end
 
 
-def swin():
-    from transformers import SwinConfig, SwinForImageClassification
-
-    torch.manual_seed(0)
-    config = SwinConfig(
-        image_size=16,
-        patch_size=2,
-        num_channels=1,
-        embed_dim=8,
-        depths=[1, 1],
-        num_heads=[1, 2],
-        window_size=4,
-        num_labels=3,
-    )
-    return SwinForImageClassification(config).eval()
-
-
 def test_where_patches_are_merged_the_last_grid_is_found_and_not_the_first():
-    net, images = swin(), torch.rand(4, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    net, images = tiny_swin(3), torch.rand(4, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     found = find_cam_layer(net, images)
     assert found == CamLayer("swin.layernorm", (4, 4), tokens=True)  # 8 by 8 patches, merged once
     maps = grad_cam(net, images, torch.tensor([0, 1, 2, 0]), layer=found)

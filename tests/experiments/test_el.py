@@ -144,8 +144,14 @@ EXPERIMENTS_ON_EL = [
 QUICK = ("grey_epochs=1", "limit=100", "seeds=[0, 1, 2]")
 QUICKER = {
     "el-table2": ("el_factors=[1.0]", "adam_lrs=[0.001]"),
-    "el-table3": ("limit=600", "tail_epochs=1"),
-    "el-fig7": ("images=20", "linf=[0.0, 0.1]", "steps=1", "published=[0.0, 0.1]"),
+    "el-table3": ("limit=400", "tail_epochs=1"),
+    "el-fig7": (
+        "images=20",
+        "linf=[0.0, 0.1]",
+        "steps=1",
+        "ensemble_steps=1",
+        "published=[0.0, 0.1]",
+    ),
     "el-fig7-small": ("images=20", "linf=[0.0, 0.1]", "steps=1"),
     # how a run is lost does not depend on what the bonus is added to
     "el-combine": ("images=20", "steps=1", 'bases=["cross-entropy", "focal loss"]'),
@@ -452,7 +458,7 @@ def test_attacks_of_radius_0_leave_the_clean_accuracy_and_the_strongest_counts(t
     quick = ("grey_epochs=2", "grey_batch=32", "limit=300", "seeds=[0]", "images=450")
     result = run_experiment(
         "el-fig7", out=tmp_path, device="cpu", show_progress=False,
-        overrides=(*quick, "linf=[0.0, 0.3]", "l2=[0.0, 2.0]", "steps=2"),
+        overrides=(*quick, "linf=[0.0, 0.3]", "l2=[0.0, 2.0]", "steps=1", "ensemble_steps=1"),
     )  # fmt: skip
     for loss, (clean,) in result.data["accuracy"].items():
         (curves,) = result.data["curves"][loss]

@@ -8,6 +8,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.losses import LinearAVHLoss, LinearEncouragingLoss
 from hardsight.scores import _summary
+from tests._nets import WithLoss
 
 
 @pytest.fixture
@@ -55,17 +56,6 @@ def test_scoring_a_model_on_a_gpu_is_fused(fused_calls):
     np.testing.assert_allclose(on_gpu.column("avh"), on_cpu.column("avh"), rtol=1e-4)
 
 
-class WithLoss(nn.Module):
-    """A model that ends in a fused loss, as one compiles it."""
-
-    def __init__(self, loss):
-        super().__init__()
-        self.body, self.loss = nn.Sequential(nn.Linear(48, 64), nn.GELU()), loss
-
-    def forward(self, inputs, labels):
-        return self.loss(self.body(inputs), labels)
-
-
 LOSSES = {
     "avh": lambda impl: LinearAVHLoss(5_000, 64, scale=8.0, impl=impl),
     "encouraging": lambda impl: LinearEncouragingLoss(5_000, 64, impl=impl),
@@ -80,7 +70,7 @@ def test_a_compiled_model_with_a_fused_loss_has_the_plain_loss_and_gradients(nam
     found = {}
     for impl in ("torch", "triton"):
         torch.manual_seed(1)
-        model = WithLoss(LOSSES[name](impl)).cuda()
+        model = WithLoss(LOSSES[name](impl), 48, 64).cuda()
         runner = torch.compile(model, fullgraph=True) if impl == "triton" else model
         value = runner(inputs, labels)
         value.backward()

@@ -2,25 +2,14 @@
 
 import pytest
 import torch
-from torch import nn
 
 from hardsight.losses import LinearAVHLoss, LinearEncouragingLoss
+from tests._nets import WithLoss
 
 LOSSES = {
     "avh": lambda impl: LinearAVHLoss(50, 16, scale=8.0, impl=impl),
     "encouraging": lambda impl: LinearEncouragingLoss(50, 16, impl=impl),
 }
-
-
-class WithLoss(nn.Module):
-    """A body and a loss that owns the head."""
-
-    def __init__(self, loss):
-        super().__init__()
-        self.body, self.loss = nn.Sequential(nn.Linear(12, 16), nn.GELU()), loss
-
-    def forward(self, inputs, labels):
-        return self.loss(self.body(inputs), labels)
 
 
 @pytest.mark.slow
@@ -34,7 +23,7 @@ def test_a_compiled_model_with_a_fused_loss_has_the_plain_loss_and_gradients(nam
     found = {}
     for impl in ("torch", "triton"):
         torch.manual_seed(1)
-        model = WithLoss(LOSSES[name](impl))
+        model = WithLoss(LOSSES[name](impl), 12, 16)
         runner = torch.compile(model, fullgraph=True) if impl == "triton" else model
         # what an earlier version of the operators left in torch's cache would be taken for theirs
         with torch._inductor.config.patch(force_disable_caches=True):

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from hardsight.errors import HeadError, LabelError, NonFiniteError, OptionError, ShapeError
 from hardsight.losses import AVHLoss, avh_logits, avh_loss, encouraging_loss
+from tests._tensors import head_batch
 
 AXES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
 
@@ -23,10 +24,7 @@ def reference(x, labels, w, scale):
 
 @pytest.fixture
 def batch():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(10, 6, generator=generator, dtype=torch.float64)
-    w = torch.randn(5, 6, generator=generator, dtype=torch.float64)
-    return x, torch.randint(0, 5, (10,), generator=generator), w
+    return head_batch(10, 6, 5)
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 8.0, 30.0])

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -32,6 +33,14 @@ def reference(x, groups, *, distance, margin, pairs):
     return np.where(similar, d**2, np.maximum(0, margin - d) ** 2), similar
 
 
+def assert_is(expected, loss, x, labels):
+    """Values, their mean, and the gradient of a loss of pairs."""
+    torch.testing.assert_close(loss(x, labels, reduction="none"), torch.from_numpy(expected))
+    torch.testing.assert_close(loss(x, labels).item(), expected.mean())
+    leaf = x.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: loss(x, labels), (leaf,))
+
+
 @pytest.fixture
 def batch():
     generator = torch.Generator().manual_seed(0)
@@ -45,12 +54,7 @@ def batch():
 def test_amc_loss_matches_equation_2(batch, pairs, margin):
     x, labels = batch
     expected, _ = reference(x, labels, distance=angle, margin=margin, pairs=pairs)
-    options = {"margin_rad": margin, "pairs": pairs}
-    got = amc_loss(x, labels, reduction="none", **options)
-    torch.testing.assert_close(got, torch.from_numpy(expected))
-    torch.testing.assert_close(amc_loss(x, labels, **options).item(), expected.mean())
-    leaf = x.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: amc_loss(x, labels, **options), (leaf,))
+    assert_is(expected, partial(amc_loss, margin_rad=margin, pairs=pairs), x, labels)
 
 
 @pytest.mark.parametrize("pairs", ["halves", "all"])
@@ -58,13 +62,7 @@ def test_amc_loss_matches_equation_2(batch, pairs, margin):
 def test_euclidean_contrastive_loss_matches_equation_1(batch, pairs, margin):
     x, labels = batch
     expected, _ = reference(x, labels, distance=euclidean, margin=margin, pairs=pairs)
-    options = {"margin": margin, "pairs": pairs}
-    got = euclidean_contrastive_loss(x, labels, reduction="none", **options)
-    torch.testing.assert_close(got, torch.from_numpy(expected))
-    leaf = x.clone().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda x: euclidean_contrastive_loss(x, labels, **options), (leaf,)
-    )
+    assert_is(expected, partial(euclidean_contrastive_loss, margin=margin, pairs=pairs), x, labels)
 
 
 def test_defaults_are_the_papers_margins(batch):

@@ -12,6 +12,7 @@ from hardsight.losses import (
     large_margin_logits,
     large_margin_softmax_loss,
 )
+from tests._tensors import head_batch
 
 
 def psi(theta, margin):
@@ -36,10 +37,7 @@ def reference(x, labels, w, margin, blend):
 
 @pytest.fixture
 def batch():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(12, 3, generator=generator, dtype=torch.float64)
-    w = torch.randn(4, 3, generator=generator, dtype=torch.float64)
-    return x, torch.randint(0, 4, (12,), generator=generator), w
+    return head_batch(12, 3, 4)
 
 
 @pytest.mark.parametrize("margin", [1, 2, 3, 4])

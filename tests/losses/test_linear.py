@@ -2,8 +2,6 @@ import itertools
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hardsight.errors import (
     GradientError,
@@ -22,6 +20,7 @@ from hardsight.losses import (
     linear_avh_loss,
     linear_encouraging_loss,
 )
+from tests._tensors import LargestTensor
 
 
 @pytest.fixture
@@ -150,20 +149,6 @@ def test_inputs_that_are_not_contiguous_give_the_same():
     )
 
 
-class LargestTensor(TorchDispatchMode):
-    """Remembers the size of the largest tensor made by any operation."""
-
-    def __init__(self):
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        sizes = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-        self.numel = max([self.numel, *sizes])
-        return out
-
-
 def runs():
     x, labels, w, b = head(torch.float32, rows=64, classes=300)
     return {
@@ -180,10 +165,10 @@ def test_no_operation_ever_makes_a_tensor_larger_than_a_chunk_or_an_input(name, 
     losses, _ = runs()
     with LargestTensor() as largest:
         losses[name]().backward()
-    assert largest.numel <= 300 * 6  # the class weights; N x C would be 19,200
+    assert largest.entries <= 300 * 6  # the class weights; N x C would be 19,200
     with LargestTensor() as largest:
         losses["plain avh"]().backward()
-    assert largest.numel >= 64 * 300  # the probe can fail
+    assert largest.entries >= 64 * 300  # the probe can fail
 
 
 @pytest.mark.parametrize("name", ["linear avh", "linear encouraging"])
@@ -356,18 +341,10 @@ def test_smoothing_is_cross_entropy_s_beside_a_margin():
 def test_smoothing_holds_no_more_than_a_chunk_at_a_time():
     x, labels, w, b = head(rows=400, classes=16)
     leaves = [leaf.requires_grad_() for leaf in (x, w, b)]
-    largest = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            out = func(*args, **(kwargs or {}))
-            largest.extend(t.numel() for t in tree_leaves(out) if isinstance(t, torch.Tensor))
-            return out
-
-    with Watch():
+    with LargestTensor() as largest:
         value = linear_encouraging_loss(leaves[0], labels, *leaves[1:], label_smoothing=0.1)
         value.backward()
-    assert max(largest) == x.numel() < 400 * 16
+    assert largest.entries == x.numel() < 400 * 16
 
 
 def test_smoothing_out_of_range_or_over_ranks_is_refused():

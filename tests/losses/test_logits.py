@@ -11,6 +11,10 @@ from hardsight.losses import EncouragingLoss, encouraging_loss, focal_loss
 
 # focal loss with gamma 0 is cross-entropy through the same code as every other loss of logits
 SHAPES = [((6, 4), (6,)), ((3, 4, 2, 5), (3, 2, 5)), ((4,), ())]
+EVERY_OPTION = pytest.mark.parametrize(
+    ("label_smoothing", "weighted", "reduction", "shapes"),
+    [*itertools.product((0.0, 0.2), (False, True), ("mean", "sum", "none"), SHAPES)],
+)
 
 
 def batch(logits_shape, labels_shape, seed=0):
@@ -25,10 +29,7 @@ def assert_same_value_and_gradient(got, expected, logits, inputs_expected):
     torch.testing.assert_close(got_grad, torch.autograd.grad(expected.sum(), inputs_expected)[0])
 
 
-@pytest.mark.parametrize("shapes", SHAPES)
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+@EVERY_OPTION
 def test_hard_labels_follow_cross_entropy(shapes, reduction, weighted, label_smoothing):
     logits, labels = batch(*shapes)
     if labels.ndim:
@@ -49,10 +50,7 @@ def test_hard_labels_follow_cross_entropy(shapes, reduction, weighted, label_smo
     )
 
 
-@pytest.mark.parametrize("shapes", SHAPES)
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+@EVERY_OPTION
 def test_soft_labels_follow_cross_entropy(shapes, reduction, weighted, label_smoothing):
     logits, _ = batch(*shapes)
     probs = torch.rand(shapes[0], generator=torch.Generator().manual_seed(1)).double()

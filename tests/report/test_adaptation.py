@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 
 from hardsight.errors import DataError, MissingDataError
 from hardsight.report import write_adaptation
-from tests._browser import accessible, console, print_faults, resize
+from tests._browser import accessible, console, print_faults, resize, widths_of_pictures
 
 PARTS = ("summary", "accuracy", "rounds", "classes", "examples", "run")
 CLASSES = ["cat", "dog", "<b onmouseover=alert(1)>owl</b>"]
@@ -83,11 +83,7 @@ def browser(chromium, run):
 def test_every_part_is_visible_and_every_picture_is_drawn(browser):
     for part in PARTS:
         assert browser.find_element(By.CSS_SELECTOR, f"#{part} :is(h1, h2)").is_displayed()
-    drawn = browser.execute_script(
-        "return Promise.all([...document.images].map(img => img.decode())).then("
-        "() => [...document.images].map(img => img.naturalWidth))"
-    )
-    assert drawn == [16] * 4
+    assert widths_of_pictures(browser) == [16] * 4
     assert len(browser.find_elements(By.CSS_SELECTOR, "#accuracy circle")) == 4
     assert "is cat" in browser.find_element(By.CSS_SELECTOR, "#examples .card.wrong").text
     summary = browser.find_element(By.ID, "summary").text

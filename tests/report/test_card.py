@@ -10,7 +10,14 @@ from selenium.webdriver.common.by import By
 
 from hardsight.errors import DataError, MissingDataError, OptionError, OutputError
 from hardsight.report import write_card
-from tests._browser import accessible, colours, console, print_faults, resize
+from tests._browser import (
+    accessible,
+    colours,
+    console,
+    print_faults,
+    resize,
+    widths_of_pictures,
+)
 
 PARTS = ("summary", "comparison", "accuracy", "margins", "ood", "calibration", "refusal",
          "robustness", "representation", "explanation", "definitions", "run")  # fmt: skip
@@ -156,10 +163,7 @@ def test_bad_input_says_what_was_expected(card, tmp_path):
 def test_every_part_is_visible_in_the_browser(browser):
     for part in PARTS:
         assert browser.find_element(By.CSS_SELECTOR, f"#{part} :is(h1, h2)").is_displayed()
-    drawn = browser.execute_script(
-        "return Promise.all([...document.images].map(i => i.decode())).then("
-        "() => [...document.images].map(i => i.naturalWidth))"
-    )
+    drawn = widths_of_pictures(browser)
     assert set(drawn) == {96}
     assert len(drawn) == 4 * 3  # an image and two maps for each example
 

@@ -16,7 +16,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from hardsight.errors import OutputError
 from hardsight.review import Review, decisions
-from tests._browser import colours, complaints, console, resize
+from tests._browser import boxes_of_labels, colours, complaints, console, resize
 from tests.cli.test_review import Started
 from tests.review import made
 
@@ -378,12 +378,8 @@ def test_long_names_of_classes_stay_inside_the_angle_diagram(chromium, tmp_path,
     review = served(made.save(tmp_path / "run", columns, classes=names))
     resize(chromium, 1280, 900)
     visit(chromium, review.url)
-    beyond = chromium.execute_script(
-        "const drawn = document.querySelector('svg.angles');"
-        "const {left, right} = drawn.getBoundingClientRect();"
-        "const boxes = [...drawn.querySelectorAll('text')].map((t) => t.getBoundingClientRect());"
-        "return boxes.map((box) => Math.max(left - box.left, box.right - right))"
-    )
+    around, *labels = boxes_of_labels(chromium, "svg.angles")
+    beyond = [max(around[0] - left, right - around[1]) for left, right, *_ in labels]
     assert len(beyond) == 3
     assert max(beyond) <= 1
     chromium.get("about:blank")
@@ -400,12 +396,7 @@ def test_labels_of_near_classes_do_not_cover_each_other(chromium, run, first):
     review = served(run)
     resize(chromium, 1280, 900)
     visit(chromium, review.url)
-    boxes = chromium.execute_script(
-        "const drawn = document.querySelector('svg.angles'), all = drawn.getBoundingClientRect();"
-        "return [all, ...[...drawn.querySelectorAll('text')].map((t) => t.getBoundingClientRect())]"
-        ".map((box) => [box.left, box.right, box.top, box.bottom])"
-    )
-    around, *labels = boxes
+    around, *labels = boxes_of_labels(chromium, "svg.angles")
     assert len(labels) == 6  # with that of the example itself
     for at, (left, right, top, bottom) in enumerate(labels):
         assert around[0] <= left < right <= around[1] + 1

@@ -62,3 +62,13 @@ def net_file(tmp_path: Path) -> Path:
     file = tmp_path / "net.py"
     file.write_text(NET)
     return file
+
+
+@pytest.fixture(scope="module")
+def without_progress():
+    """Transformers draws no bars while it loads."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    yield
+    transformers.utils.logging.enable_progress_bar()

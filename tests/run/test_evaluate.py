@@ -192,7 +192,8 @@ def test_images_made_against_a_copy_do_what_images_made_against_the_model_do(net
 
     plain = copy.deepcopy(nets["first"])
     plain.preprocessing = Preprocessing(origin="plain pixels")
-    options = {**QUICK, "attack_examples": 30, "epsilons": (0.1,), "epsilons_l2": (0,)}
+    options = {**QUICK, "attack_examples": 30, "attack_steps": 5, "epsilons": (0.1,),
+               "epsilons_l2": (0,)}  # fmt: skip
     models = {"plain": plain, "scaled": Scaled(nets["first"])}
     for model in evaluation_card(models, files / "digits.npz", **options)["models"]:
         masking = model["robustness"]["masking"]
@@ -231,7 +232,8 @@ def test_two_runs_give_the_same_card_and_leave_nothing_behind(nets, files, tmp_p
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     net = nets["first"].train()
     net.zero_grad(set_to_none=True)
-    options = {**QUICK, "attack_examples": 6, "epsilons": (0.1,), "explain_examples": 2, **PLAIN}
+    options = {**QUICK, "attack_examples": 6, "attack_steps": 3, "epsilons": (0.1,),
+               "explain_examples": 2, **PLAIN}  # fmt: skip
     one, two = (evaluation_card(net, files / "digits.npz", **options) for _ in range(2))
     assert one == two
     assert list(tmp_path.iterdir()) == []
@@ -251,7 +253,8 @@ def test_a_model_that_hides_its_gradients_is_caught(nets, files):
         def forward(self, images):
             return 3000 * self.net(images)
 
-    options = {**QUICK, "attack_examples": 60, "epsilons": (0.15,), "epsilons_l2": (0,), **PLAIN}
+    options = {**QUICK, "attack_examples": 40, "attack_steps": 5, "epsilons": (0.15,),
+               "epsilons_l2": (0,), **PLAIN}  # fmt: skip
     models = {"plain": nets["first"], "sure": Sure(nets["first"])}
     plain, sure = evaluation_card(models, files / "digits.npz", **options)["models"]
     assert plain["accuracy"] == sure["accuracy"]
@@ -567,7 +570,7 @@ def test_a_card_says_what_its_numbers_have_to_be_read_with(tmp_path):
             dark = images.mean(dim=(1, 2, 3)) < 0.28
             return torch.where(dark[:, None], logits * float("nan"), logits)
 
-    quick = {"attack_examples": 0, "explain_examples": 0, "mean": (0,), "std": (1,)}
+    quick = {**QUICK, "mean": (0,), "std": (1,)}
     with pytest.warns(HardsightWarning) as caught:
         card = evaluation_card({"mine": Broken()}, "builtin:digits", split="test", **quick)
     broken = card["models"][0]["counts"]["non_finite"]

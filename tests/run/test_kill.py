@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 
 import hardsight as hs
-
-
-class Died(BaseException):
-    """Stands for a kill: no handler of an ordinary error may catch it."""
+from tests._deaths import Died, dying_after
 
 
 def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_table(
@@ -48,18 +45,10 @@ def _count_renames(data: Path, out: Path, monkeypatch, options) -> int:
 
 
 def _die_after(survived: int, patch) -> None:
-    original, calls = Path.replace, []
-
-    def replace(self, target):
-        if len(calls) == survived:
-            raise Died
-        calls.append(target)
-        return original(self, target)
-
     def rmtree(*args, **kwargs):
         raise Died
 
-    patch.setattr(Path, "replace", replace)
+    patch.setattr(Path, "replace", dying_after(survived))
     patch.setattr(shutil, "rmtree", rmtree)
 
 

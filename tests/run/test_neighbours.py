@@ -16,7 +16,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.errors import HardsightWarning, OptionError
 from hardsight.run_folder import RunFolder
-from tests.run.test_kill import Died
+from tests._deaths import Died, dying_after
 
 
 def stored(folder, vectors, labels, num_classes=4):
@@ -211,18 +211,11 @@ def test_dying_before_any_file_appears_and_resuming_keeps_the_same_bytes(tmp_pat
     net, data = Net(), examples()
     hs.score(net, data, out=tmp_path / "whole", **OPTIONS)
     expected = _bytes(tmp_path / "whole")
-    original, survived = Path.replace, 0
+    survived = 0
     while True:
-        out, calls = tmp_path / f"run-{survived}", []
-
-        def replace(self, target, calls=calls, most=survived):
-            if len(calls) == most:
-                raise Died
-            calls.append(target)
-            return original(self, target)
-
+        out = tmp_path / f"run-{survived}"
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", replace)
+            patch.setattr(Path, "replace", dying_after(survived))
             try:
                 hs.score(net, data, out=out, **OPTIONS)
                 break

@@ -25,6 +25,7 @@ from hardsight.errors import (
     RunMismatchError,
 )
 from tests._cluster import ROOT, TwoNodes
+from tests._deaths import Died, dying_after
 
 SMALL = {"batch_size": 4, "shard_rows": 4}  # 36 pictures are 9 shards
 # a model that says which processes run it, and takes its time while there is a file
@@ -112,8 +113,9 @@ def test_a_table_in_memory_is_the_local_one_and_a_local_run_that_died_is_resumed
     assert made.to_arrow().equals(local.to_arrow(), check_metadata=True)
     hs.score(None, embeddings_file, out=tmp_path / "local", **options)
     with monkeypatch.context() as patch:
-        _die_after(5, patch)  # the manifest, and two shards of rows and of errors
-        with pytest.raises(DiedError):
+        # the manifest, and two shards of rows and of errors
+        patch.setattr(Path, "replace", dying_after(5))
+        with pytest.raises(Died):
             hs.score(None, embeddings_file, out=tmp_path / "ray", **options)
     assert len(list(tmp_path.glob("ray/shards/rows-*"))) == 2
     # by URL: actors and driver write to the folder as they would to a store that they share
@@ -142,22 +144,6 @@ def test_shards_of_webdataset_are_scored_as_the_local_engine_does(
     table = hs.score(model, url, out=tmp_path / "ray", engine="ray", **SMALL)
     same_files(tmp_path / "local", tmp_path / "ray")
     assert len(table) == len(files)
-
-
-class DiedError(BaseException):
-    """Stands for a kill."""
-
-
-def _die_after(survived: int, patch) -> None:
-    original, calls = Path.replace, []
-
-    def replace(self, target):
-        if len(calls) == survived:
-            raise DiedError
-        calls.append(target)
-        return original(self, target)
-
-    patch.setattr(Path, "replace", replace)
 
 
 def test_what_a_worker_has_otherwise_stops_the_run_by_name(

@@ -11,13 +11,10 @@ import pytest
 import hardsight as hs
 from hardsight.gallery import gallery_rows
 from hardsight.run_folder import RunFolder
+from tests._deaths import Died
 
 FEW, MANY = 10_000, 80_000
 _POOLS = []  # what is in a pool may outlive the step, and the pool must outlive that
-
-
-class Died(BaseException):
-    """Stands for a kill."""
 
 
 def peak_bytes(step):

@@ -24,14 +24,9 @@ from hardsight.cli import main
 from hardsight.errors import DataError, HardsightWarning, LabelError, ModelError, OptionError
 from tests._texts import KINDS, network, reviews, saved, tokenizer
 
+pytestmark = pytest.mark.usefixtures("without_progress")
+
 TEXTS, LABELS = reviews(90)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet():
-    transformers.utils.logging.disable_progress_bar()
-    yield
-    transformers.utils.logging.enable_progress_bar()
 
 
 @pytest.fixture(scope="module")

@@ -36,16 +36,11 @@ from tests._texts import (
     tokenizer,
 )
 
+pytestmark = pytest.mark.usefixtures("without_progress")
+
 TEXTS = reviews(40)[0]
 OTHERS = [" ".join(reversed(text.split())) for text in reviews(40, seed=1)[0]]
 PAIRS = ("t5", "bart", "marian")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet():
-    transformers.utils.logging.disable_progress_bar()
-    yield
-    transformers.utils.logging.enable_progress_bar()
 
 
 @pytest.fixture(scope="module")

@@ -23,13 +23,10 @@ from hardsight.table import (
     read_table,
     with_metadata,
 )
+from tests._deaths import Died
 
 MADE_OF = {"fingerprints": {"data": "abc"}, "versions": {"hardsight": "1"}}
 METADATA = {"scores": {"avh": {"higher_is_harder": True}}}
-
-
-class Died(BaseException):
-    """Stands for a kill: no handler of an ordinary error may catch it."""
 
 
 def rows(number):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hardsight.errors import LabelError, ShapeError
 from hardsight.scores import el2n, entropy, logit_margin, model_confidence
+from tests._tensors import assert_takes_a_matrix_alone
 
 
 def exact_probs(row):
@@ -176,9 +177,4 @@ def test_softmax_scores_name_what_does_not_fit(score):
 
 
 def test_entropy_names_what_is_no_matrix_of_logits():
-    with pytest.raises(ShapeError, match=r"logits to have 2 dimensions, got \[3\]"):
-        entropy(torch.zeros(3))
-    with pytest.raises(ShapeError, match=r"logits to be floating point, got torch\.int64"):
-        entropy(torch.zeros(2, 3, dtype=torch.int64))
-    with pytest.raises(ShapeError, match=r"logits to have at least one column, got .*\[2, 0\]"):
-        entropy(torch.zeros(2, 0))
+    assert_takes_a_matrix_alone(entropy, "logits")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hardsight.errors import LabelError, ShapeError
 from hardsight.scores import class_normalized_feature_norm, feature_norm
+from tests._tensors import assert_takes_a_matrix_alone
 
 
 def lengths(*values):
@@ -90,12 +91,7 @@ def test_class_normalized_norm_gradient_is_finite():
 
 
 def test_norms_name_what_does_not_fit():
-    with pytest.raises(ShapeError, match=r"embeddings to have 2 dimensions, got \[4\]"):
-        feature_norm(torch.ones(4))
-    with pytest.raises(ShapeError, match=r"embeddings to be floating point, got torch\.int64"):
-        feature_norm(torch.ones(2, 2, dtype=torch.int64))
-    with pytest.raises(ShapeError, match=r"embeddings to have at least one column"):
-        feature_norm(torch.ones(2, 0))
+    assert_takes_a_matrix_alone(feature_norm, "embeddings")
     with pytest.raises(ShapeError, match=r"one row per example.*labels \[1\]"):
         class_normalized_feature_norm(torch.ones(2, 2), torch.tensor([0]))
     with pytest.raises(LabelError, match="got values from -1 to 0"):

@@ -8,8 +8,6 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import pairwise_angles
@@ -21,6 +19,7 @@ from hardsight.scores import (
     logit_summaries,
     model_confidence,
 )
+from tests._tensors import LargestTensor
 
 
 def problem(n=12, num_classes=10, dim=6, seed=0, dtype=torch.float32):
@@ -360,21 +359,6 @@ def test_rows_that_are_not_finite_affect_only_themselves(poison, differentiable)
 
 
 # ------------------------------------------------------------------------- memory and input
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the number of entries of the largest tensor any operation returns."""
-
-    def __init__(self):
-        super().__init__()
-        self.entries = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.entries = max(self.entries, leaf.numel())
-        return result
 
 
 def wide_problem(n=300, num_classes=9000, dim=4):

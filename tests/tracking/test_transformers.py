@@ -5,10 +5,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from hardsight.errors import DataError, MissingExtraError, OptionError, RunMismatchError
 from hardsight.tracking import HardnessTracker, with_index
+from tests._nets import tiny_bert
 
 N, CLASSES = 12, 3
 # the Trainer asks for pinned memory, which a machine without an accelerator has not
@@ -22,22 +23,6 @@ class Sentences(Dataset):
     def __getitem__(self, index):
         make = torch.Generator().manual_seed(index)
         return {"input_ids": torch.randint(20, (5,), generator=make), "labels": index % CLASSES}
-
-
-def network():
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=20,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=8,
-        num_labels=CLASSES,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return BertForSequenceClassification(config)
 
 
 def trainer(folder, *trackers, dataset=None, epochs=2, **options):
@@ -54,7 +39,7 @@ def trainer(folder, *trackers, dataset=None, epochs=2, **options):
         **({"save_strategy": "no", "learning_rate": 0.05} | options),
     )
     return Trainer(
-        model=network(),
+        model=tiny_bert(CLASSES),
         args=arguments,
         train_dataset=with_index(Sentences()) if dataset is None else dataset,
         eval_dataset=with_index(Sentences()),
@@ -162,7 +147,7 @@ def test_without_transformers_the_extra_is_named(monkeypatch):
 
 
 def test_a_head_beside_others_is_found_by_the_number_of_labels():
-    model = network()
+    model = tiny_bert(CLASSES)
     assert HardnessTracker(N).layer_in(model) is model.classifier
     assert isinstance(model.classifier, nn.Linear)
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hardsight._checks import path_of_file_url, warn
+from hardsight._checks import path_of_file_url, reason_of, warn
 from hardsight.data.source._source import braced
 from hardsight.errors import DataError, HardsightError, MissingDataError, MissingExtraError
 from hardsight.run_folder import cache_folder, replacing
@@ -47,9 +47,8 @@ def local_copy(url: str) -> str:
     except ImportError as err:
         raise MissingExtraError(f"{url} cannot be read: {err}") from err
     except Exception as err:  # every store has errors of its own
-        said = " ".join(str(err).split()) or "no reason given"
         raise DataError(
-            f"cannot read {url}: {type(err).__name__}: {said}; check its name and your access"
+            f"cannot read {url}: {reason_of(err)}; check its name and your access"
         ) from err
 
 

@@ -79,7 +79,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     reproduces="no paper's table; coverage after Sener and Savarese 2018",
     scales={
         "smoke": Setting(
-            limit=300, test_limit=100, epochs=2, begin=30, budget=20, rounds=1,
+            limit=200, test_limit=100, epochs=2, begin=30, budget=20, rounds=1,
             rules=("margin", "coverage", RANDOM), seeds=(0, 1),
         ),
         "short": Setting(limit=600, begin=30, budget=30, seeds=(0, 1, 2, 3, 4)),

@@ -49,7 +49,7 @@ class Recipe:
         return kit.Gate(title, f"{dataset}/{self.model}", reached)
 
 
-SMOKE: dict[str, Any] = {"model": "small_cnn", "epochs": 1, "batch_size": 128}
+SMOKE: dict[str, Any] = {"model": "small_cnn", "epochs": 1, "batch_size": 64, "limit": 300}
 PAPER: dict[str, Any] = {
     "width": 1.0, "epochs": 300, "batch_size": 128, "seeds": (0, 1, 2, 3, 4),
 }  # fmt: skip

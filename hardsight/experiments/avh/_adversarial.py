@@ -197,8 +197,8 @@ def _plane_table(planes: kit.Grid) -> kit.Table:
     reproduces="Angular Visual Hardness, Appendix G and Fig. 22 b, c",
     scales={
         "smoke": Setting(
-            dataset="builtin:digits", epochs=2, plane_epochs=1, batch_size=32, enlarge=2, limit=150,
-            test_limit=80, epsilon=0.2, steps=2, attack_steps=3, attacked=60, seeds=(0, 1),
+            dataset="builtin:digits", epochs=2, plane_epochs=1, batch_size=32, enlarge=2, limit=100,
+            test_limit=60, epsilon=0.2, steps=2, attack_steps=2, attacked=30, seeds=(0, 1),
         ),
         "short": Setting(),
         "paper": Setting(

@@ -78,7 +78,7 @@ def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> kit.Asked:
     reproduces="Angular Visual Hardness, Figs. 4, 9-13, 15, Observations 1-4",
     scales={
         "smoke": _setting(
-            models.SMOKE, digits="builtin:digits", digits_epochs=3, iterations=8, watched=100
+            models.SMOKE, digits="builtin:digits", digits_epochs=2, iterations=8, watched=100
         ),
         "short": _setting(models.SHORT),
         "paper": _setting(models.PAPER),

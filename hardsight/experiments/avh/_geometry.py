@@ -60,8 +60,8 @@ def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> kit.Asked:
     reproduces="Angular Visual Hardness, Figs. 2, 3, 7, 8, 20, 22",
     scales={
         "smoke": GeometrySetting(
-            dataset="builtin:digits", epochs=3, batch_size=32, enlarge=2, train_limit=200,
-            points=100, sphere_steps=150, attacked=20, attack_steps=20, step_length=0.01,
+            dataset="builtin:digits", epochs=2, batch_size=32, enlarge=2, train_limit=150,
+            points=100, sphere_steps=100, attacked=10, attack_steps=20, step_length=0.01,
             seeds=(0, 1),
         ),
         "short": GeometrySetting(),

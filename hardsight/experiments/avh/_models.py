@@ -87,7 +87,7 @@ class ModelSetting:
 
 SMOKE = ModelSetting(
     dataset="builtin:digits", models=("small_cnn:embedding_width=12", "small_cnn"),
-    epochs=3, batch_size=32, train_limit=300, test_limit=150, degraded=40, seeds=(0, 1),
+    epochs=2, batch_size=32, train_limit=200, test_limit=150, degraded=20, seeds=(0, 1),
 )  # fmt: skip
 SHORT = ModelSetting()
 # The paper's four networks, long enough to be good at CIFAR-10, which is far smaller than ImageNet.

@@ -92,8 +92,8 @@ class Setting:
 
 
 _SMOKE = Setting(
-    dataset="builtin:digits", pairs=("contrast",), model="small_cnn", limit=300, rounds=2,
-    source_epochs=6, lr=5e-3, round_lr=2e-3, batch_size=64, crop_padding=0, flip=False, mean=None,
+    dataset="builtin:digits", pairs=("contrast",), model="small_cnn", limit=200, rounds=2,
+    source_epochs=4, lr=5e-3, round_lr=2e-3, batch_size=64, crop_padding=0, flip=False, mean=None,
     std=None, seeds=(0, 1),
 )  # fmt: skip
 

@@ -131,7 +131,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     scales={
         "smoke": Setting(
             dataset=_DIGITS, domains=("plain", "noise", "inverted"), models=("small_cnn",),
-            sizes=(0,), epochs=(2,), learning_rates=(0.1,), seeds=(0,),
+            sizes=(0,), epochs=(2,), learning_rates=(0.1,), scales=(8.0, 16.0), seeds=(0,),
         ),
         "short": Setting(),
         "paper": Setting(

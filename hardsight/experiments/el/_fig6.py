@@ -74,9 +74,9 @@ def _questions(title: str, grid: kit.Grid, weak: str) -> list[kit.Question]:
     title="Margins under cross-entropy and Encouraging Loss",
     reproduces="Encouraging Loss, Figures 1 and 6",
     scales={
-        "smoke": Setting(tasks=("builtin:digits/small_cnn",), log_ends=(1.0,), **recipes.SMOKE),
+        "smoke": Setting(log_ends=(1.0,), **recipes.DIGITS_ALONE),
         "short": Setting(),
-        "paper": Setting(tasks=("mnist/el_mnist",), log_ends=(1.0,), **recipes.PUBLISHED_MNIST),
+        "paper": Setting(log_ends=(1.0,), **recipes.MNIST_ALONE),
     },
     asks=_asks,
 )

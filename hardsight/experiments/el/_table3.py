@@ -120,7 +120,7 @@ def _questions(title: str, grid: kit.Grid, classes: int) -> list[kit.Question]:
     scales={
         "smoke": Setting(
             tasks=("builtin:digits/small_cnn",), imbalance=20.0, tail_epochs=2, head_epochs=1,
-            **{**SMOKE, "limit": 600},
+            **{**SMOKE, "limit": 400},
         ),
         "short": Setting(),
         "paper": Setting(

@@ -95,9 +95,9 @@ def _gain(printed: str) -> float:
     title="Squared error and the bonus that mirrors it",
     reproduces="Encouraging Loss, Table 5",
     scales={
-        "smoke": Setting(tasks=("builtin:digits/small_cnn",), factors=(1.0,), **recipes.SMOKE),
+        "smoke": Setting(factors=(1.0,), **recipes.DIGITS_ALONE),
         "short": Setting(),
-        "paper": Setting(tasks=("mnist/el_mnist",), factors=(1.0,), **recipes.PUBLISHED_MNIST),
+        "paper": Setting(factors=(1.0,), **recipes.MNIST_ALONE),
     },
     asks=_asks,
 )

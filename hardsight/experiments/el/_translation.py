@@ -201,7 +201,7 @@ def _norm_table(grid: kit.Grid) -> kit.Table:
     scales={
         "smoke": Setting(
             data=MADE_UP, log_ends=(0.5, 1.0), vocabulary=200, width=32, layers=1, heads=2,
-            inner=64, dropout=0.0, lr=5e-3, warm_up=20, tokens=512, steps=40, validate_every=20,
+            inner=64, dropout=0.0, lr=5e-3, warm_up=20, tokens=512, steps=20, validate_every=10,
             averaged=2, beams=2, most_tokens=24, held_out=20, seeds=(0, 1),
         ),
         "short": Setting(),

@@ -18,10 +18,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.errors import RunExistsError, RunMismatchError
 from hardsight.models import load_model
-
-
-class Died(BaseException):
-    """Stands for a kill: no handler of an ordinary error may catch it."""
+from tests._deaths import Died
 
 
 def outcome(folder: Path) -> dict:

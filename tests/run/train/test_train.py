@@ -40,6 +40,7 @@ from hardsight.run.train import DataConfig, HostState, opened_sources
 from hardsight.run.train.engine import BEST, LAST, TrainModule
 from hardsight.run_folder import RunFolder
 from hardsight.tracking import HardnessTracker
+from tests._deaths import Died, dying_after
 
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
 
@@ -182,23 +183,6 @@ def test_streaming_trains_the_same_model_as_resident_images(images, net, tmp_pat
     hs.train(net, images, out=tmp_path / "a", resident=True, **options)
     hs.train(net, images, out=tmp_path / "b", resident=False, **options)
     assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
-
-
-class Died(BaseException):
-    """Stands for a kill: no handler of an ordinary error may catch it."""
-
-
-def dying_after(renames):
-    """``Path.replace`` for a process that lives to see so many files in place."""
-    original, done = Path.replace, []
-
-    def replace(self, target):
-        if len(done) == renames:
-            raise Died
-        done.append(target)
-        return original(self, target)
-
-    return replace
 
 
 def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weights(
@@ -825,15 +809,7 @@ def test_dynamics_of_a_resumed_run_are_those_of_a_whole_one(
 ):
     options = {**FAST, "epochs": 3, "track": True, "augment": {"flip": True}}
     whole = hs.train(net, images, out=tmp_path / "whole", **options)
-    original, calls = Path.replace, []
-
-    def replace(self, target):
-        if Path(target).parent.name in ("checkpoints", "run"):
-            if len(calls) == survived:
-                raise Died
-            calls.append(target)
-        return original(self, target)
-
+    replace = dying_after(survived, lambda to: Path(to).parent.name in ("checkpoints", "run"))
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace)
         with pytest.raises(Died):
