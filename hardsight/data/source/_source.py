@@ -44,10 +44,10 @@ def in_memory(value: Any) -> NDArray[Any]:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    if isinstance(value, np.ma.MaskedArray) and (masked := int(np.sum(value.mask))):
         raise DataError(
-            f"{np.ma.count_masked(value):,} of {value.size:,} values of a masked array are masked; "
-            "fill them (array.filled(...)), or remove their rows"
+            f"{masked:,} of {value.size:,} values of a masked array are masked; fill them "
+            "(array.filled(...)), or remove their rows"
         )
     array = np.asarray(value)
     if array.dtype.isnative:
