@@ -135,7 +135,10 @@ def _convnext(settings: Mapping[str, Any]) -> _Geometry:
         raise _RefusedError("do_center_crop=True, after a crop by crop_pct")
     if side >= 384:  # warped rather than cropped
         return _Geometry((side, side), (side, side))
-    return _Geometry((side, side), int(side / settings["crop_pct"]))
+    share = settings.get("crop_pct")
+    if not share:
+        raise _RefusedError(f"crop_pct={share!r} with a shortest edge below 384")
+    return _Geometry((side, side), int(side / share))
 
 
 def _poolformer(settings: Mapping[str, Any]) -> _Geometry:

@@ -316,9 +316,15 @@ class RunFolder:
                 f"expected the folder of {_a(kind.what)} (--out) on a disk, got {self.folder}; "
                 "write it to a disk, or mount the store as one"
             )
+        if isinstance(self.folder, StorePath) and len(self.folder.parts) < 2:
+            raise OptionError(
+                f"expected the URL of a folder (--out), such as s3://bucket/run, got {self.folder}"
+            )
         for data in reads:
             self._check_apart_from(data)
-        if self.folder.exists() and not self.folder.is_dir():
+        with writing(self.folder, step=_ROOM):  # a store may be asked something here
+            is_folder = self.folder.is_dir() or not self.folder.exists()
+        if not is_folder:
             raise OutputError(f"{self.folder} is not a folder; choose another --out")
         with ExitStack() as stack:
             with writing(self.folder, step=_ROOM):

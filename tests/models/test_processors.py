@@ -307,6 +307,7 @@ def test_every_setting_of_a_classifiers_processor_is_followed(folder, kind, conf
         ("TextNet", {}, "size_divisor=32"),
         ("ConvNext", {"size": 32, "do_center_crop": True, "crop_size": 24}, "do_center_crop=True"),
         ("CLIP", {"do_resize": False}, "do_center_crop=True with do_resize=False"),
+        ("ConvNext", {"size": 32, "crop_pct": None}, "crop_pct=None with a shortest edge below"),
         ("Perceiver", {"size": {"height": 28, "width": 20}, "crop_size": 32}, "crop_size"),
         ("ViT", {"resample": 9}, "resample=9"),
     ],

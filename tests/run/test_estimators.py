@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -246,6 +247,19 @@ def test_sparse_features_of_text_are_scored_through_the_pipeline():
     head = np.vstack([-model[-1].coef_, model[-1].coef_]) / 2
     bias = np.concatenate([-model[-1].intercept_, model[-1].intercept_]) / 2
     compare(table, oracle(features.toarray(), head, bias, np.array([1, 0] * 20)))
+
+
+def test_a_table_of_arrow_is_read_by_the_names_of_its_columns():
+    draw = np.random.default_rng(3)
+    frame = pd.DataFrame(draw.normal(size=(30, 3)), columns=["a", "b", "c"])
+    labels = (frame["a"] > 0).astype(int)
+    model = LogisticRegression().fit(frame, labels)
+    turned = pa.Table.from_pandas(frame[["c", "b", "a"]], preserve_index=False)
+    found = hs.score(model, turned, labels=labels, device="cpu").to_pandas()
+    expected = hs.score(model, frame, labels=labels, device="cpu").to_pandas()
+    pd.testing.assert_frame_equal(found, expected)
+    with pytest.raises(DataError, match=r"columns that .* does not have: a"):
+        hs.score(model, turned.drop_columns(["a"]), labels=labels, device="cpu")
 
 
 def test_a_data_frame_is_read_by_the_names_of_its_columns():

@@ -205,3 +205,17 @@ def test_the_command_line_takes_groups(places, tmp_path):
     refused = CliRunner().invoke(main, [*words[:-1], str(tmp_path / "x"), "--group", "lite"])
     assert refused.exit_code == 1
     assert "unknown group column 'lite'" in refused.output
+
+
+def test_a_group_of_one_example_is_shown_without_an_interval(places, tmp_path):
+    alone = {"camera": ["only once", *["usual"] * 359]}
+    hs.score(net(places), places / "list.csv", group=alone, out=tmp_path / "run", **QUIET)
+    hs.evaluation_card(
+        net(places), places / "list.csv", group=alone, out=tmp_path / "card",
+        attack_examples=0, explain_examples=0, map_examples=10, feature_examples=50, **QUIET,
+    )  # fmt: skip
+    for page in (hs.write_report(tmp_path / "run"), hs.write_card(tmp_path / "card")):
+        row = page.read_text().split("<bdi>only once</bdi>")[1].split("</tr>")[0]
+        assert "– to –" not in row
+        usual = page.read_text().split("<bdi>usual</bdi>")[1].split("</tr>")[0]
+        assert usual.count(" to ") > row.count(" to ") == 1  # that of the accuracy

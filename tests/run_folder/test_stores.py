@@ -244,6 +244,14 @@ def test_errors_of_a_store_are_told_with_what_to_do(store, embeddings, monkeypat
         hs.read_table(RUN)
 
 
+def test_a_url_that_names_no_store_or_no_folder_is_refused_at_once(store, embeddings):
+    with pytest.raises(OutputError, match=r"cannot write to s4://b/run: .*not known: s4"):
+        hs.score(None, embeddings, out="s4://b/run", **SHARDS)
+    for url in ("memory://", "memory:/"):
+        with pytest.raises(OptionError, match=r"URL of a folder .*such as s3://bucket/run, got me"):
+            hs.score(None, embeddings, out=url, **SHARDS)
+
+
 # ------------------------------------------------------------------------------ names
 
 

@@ -439,9 +439,14 @@ def sampled_rows(loader: Any) -> NDArray[np.int64] | None:
     else:
         sampler, items = batches, (item for batch in batches for item in batch)
     length = len(loader.dataset)
-    if type(sampler) is SequentialSampler:
+    # a sampler may count something shorter than the dataset, such as range(10)
+    if type(sampler) is SequentialSampler and len(sampler) == length:
         return None
-    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length:
+    if (
+        type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source) == length
+    ):
         return None
     inner = (sampler, getattr(sampler, "sampler", None))
     own = [drawn for part in inner if (drawn := getattr(part, "generator", None)) is not None]

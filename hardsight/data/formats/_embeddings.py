@@ -36,6 +36,7 @@ from hardsight.errors import AmbiguousHeadError, DataError, LabelError, OptionEr
 
 _SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9  # to tell which way a square head is stored
 _CLEAR = 4.0  # deviations of a fair coin
+_LONGEST = 8  # bytes of a number: torch has none that is longer
 
 
 class EmbeddingSource:
@@ -90,10 +91,10 @@ class EmbeddingSource:
         ids: Any = None,
     ) -> None:
         self.spec, self._rows, self._ids = spec, rows, ids
-        if len(rows.shape) != 2 or rows.dtype.kind != "f":
+        if len(rows.shape) != 2 or rows.dtype.kind != "f" or rows.dtype.itemsize > _LONGEST:
             raise ShapeError(
-                f"expected embeddings [N, D] of floats in {spec}, got {list(rows.shape)} of "
-                f"{rows.dtype}"
+                f"expected embeddings [N, D] of floats of at most 64 bits in {spec}, got "
+                f"{list(rows.shape)} of {rows.dtype}"
             )
         if not all(rows.shape):
             raise DataError(f"no embeddings in {spec}: the array is {list(rows.shape)}")
@@ -182,6 +183,14 @@ class EmbeddingSource:
 
     def _check_head(self) -> None:
         weights, bias = self.class_weights, self.bias
+        for name, array in (("class_weights", weights), ("bias", bias)):
+            if array is not None and (
+                array.dtype.kind not in "fiu" or array.dtype.itemsize > _LONGEST
+            ):
+                raise ShapeError(
+                    f"expected {name} of numbers of at most 64 bits, got {array.dtype}; convert "
+                    f"them: {name}.astype(numpy.float64)"
+                )
         if weights is not None and (weights.ndim != 2 or weights.shape[1] != self.width):
             raise ShapeError(
                 f"expected embeddings [N, D] and class_weights [C, D] of the same width D, got "

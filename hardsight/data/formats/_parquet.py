@@ -373,7 +373,7 @@ def common_schema(files: Sequence[Path]) -> pa.Schema:
     """The schema all files share.
 
     Raises:
-        DataError: columns differ.
+        DataError: columns differ, or two of them have one name.
     """
     schemas = [opened(file).schema_arrow for file in files]
     for file, schema in zip(files, schemas, strict=True):
@@ -383,6 +383,10 @@ def common_schema(files: Sequence[Path]) -> pa.Schema:
                 f"{files[0].name} and {', '.join(schema.names)} in {file.name}; name files of one "
                 "kind"
             )
+    names = schemas[0].names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:  # either could be meant
+        raise DataError(f"column {twice!r} is there twice in {files[0].name}; rename or drop one")
     return schemas[0]
 
 

@@ -60,7 +60,7 @@ def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where
         >>> chosen_column(["File Name", "Label"], PATHS, "paths", "the header of x.csv")
         'File Name'
     """
-    if len(names) == 1 and names[0] in columns:  # as the user wrote it
+    if len(names) == 1 and list(columns).count(names[0]) == 1:  # as the user wrote it
         return names[0]
     plain = [plain_name(column) for column in columns]
     twice = [name for name, count in Counter(plain).items() if count > 1 and name in names]

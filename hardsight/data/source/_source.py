@@ -34,12 +34,26 @@ HUMAN_COUNTS = "human_counts"  # the column of how many people chose each class
 
 
 def in_memory(value: Any) -> NDArray[Any]:
-    """A tensor, sequence or array as an array; bfloat16 widened to float32."""
+    """A tensor, sequence or array as an array in native byte order; bfloat16 widened to float32.
+
+    Raises:
+        DataError: some values of a masked array are masked, and what lies under the mask is not
+            the user's.
+    """
     # a tensor by what it can do, so that torch is not imported for an array
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
-    return np.asarray(value)
+    if isinstance(value, np.ma.MaskedArray) and (masked := int(np.sum(value.mask))):
+        raise DataError(
+            f"{masked:,} of {value.size:,} values of a masked array are masked; fill them "
+            "(array.filled(...)), or remove their rows"
+        )
+    array = np.asarray(value)
+    if array.dtype.isnative:
+        return array
+    native: NDArray[Any] = array.astype(array.dtype.newbyteorder("="))
+    return native
 
 
 def existing(path: str | os.PathLike[str]) -> Path:

@@ -250,7 +250,7 @@ def test_parts_that_do_not_fit_are_refused(options, error, message):
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [
-        (np.zeros((7, 4), dtype=np.int64), ShapeError, r"of floats in ndarray, got \[7, 4\]"),
+        (np.zeros((7, 4), dtype=np.int64), ShapeError, r"of floats .* in ndarray, got \[7, 4\]"),
         (np.zeros((7, 0), dtype=np.float32), DataError, "no embeddings"),
         (np.zeros((0, 4), dtype=np.float32), DataError, "no embeddings"),
     ],
@@ -258,6 +258,48 @@ def test_parts_that_do_not_fit_are_refused(options, error, message):
 def test_arrays_that_are_no_embeddings_are_refused(rows, error, message):
     with pytest.raises(error, match=message):
         open_source(rows, labels=LABELS)
+
+
+GIVEN = {"rows": EMBEDDINGS, "labels": LABELS, "class_weights": WEIGHTS, "bias": BIAS}
+
+
+def opened(given):
+    options = dict(given)
+    return open_source(options.pop("rows"), **options)
+
+
+@pytest.mark.parametrize("part", GIVEN)
+def test_arrays_of_the_other_byte_order_are_read_as_their_values(part):
+    array = GIVEN[part]
+    swapped = array.astype(array.dtype.newbyteorder())
+    source = opened(GIVEN | {part: swapped})
+    assert_rows(source)
+    for found, expected in zip(
+        (source.labels, source.class_weights, source.bias), (LABELS, WEIGHTS, BIAS), strict=True
+    ):
+        np.testing.assert_array_equal(torch.tensor(found).numpy(), expected)
+
+
+@pytest.mark.parametrize("part", GIVEN)
+def test_values_under_a_mask_are_never_read(part):
+    array = GIVEN[part]
+    mask = np.zeros(array.shape, dtype=bool)
+    unmasked = np.ma.array(array, mask=mask)
+    assert len(opened(GIVEN | {part: unmasked})) == len(EMBEDDINGS)
+    mask[(1,) * array.ndim] = True
+    with pytest.raises(DataError, match=rf"1 of {array.size} values of a masked array are masked"):
+        opened(GIVEN | {part: np.ma.array(array, mask=mask)})
+
+
+@pytest.mark.parametrize("part", ["rows", "class_weights", "bias"])
+def test_numbers_that_torch_does_not_have_are_refused(part):
+    array = GIVEN[part]
+    with pytest.raises(ShapeError, match=r"of at most 64 bits.*, got .*complex64"):
+        opened(GIVEN | {part: array.astype(np.complex64)})
+    longer = array.astype(np.longdouble)
+    if longer.dtype.itemsize > 8:  # as it is on most processors
+        with pytest.raises(ShapeError, match=r"of at most 64 bits.*, got .*float"):
+            opened(GIVEN | {part: longer})
 
 
 def test_a_head_of_another_width_is_refused_with_what_was_found(tmp_path):

@@ -390,3 +390,12 @@ def test_a_picture_kept_open_in_a_frame_is_read_more_than_once():
     opened = [Image.open(io.BytesIO(buffer.getvalue())) for _ in range(2)]
     source = open_source(pd.DataFrame({"image": opened, "label": [0, 1]}))
     assert [source[0].content.getpixel((0, 0)) for _ in range(2)] == [7, 7]
+
+
+def test_a_stated_column_that_a_frame_has_twice_is_refused(pictures):
+    paths = [str(pictures / name) for name in ("2.png", "0.png")]
+    rows = [[path, *labels] for path, labels in zip(paths, [(0, 1), (1, 0)], strict=True)]
+    frame = pd.DataFrame(rows, columns=["path", "label", "label"])
+    for stated in (None, "label"):
+        with pytest.raises(DataError, match="column 'label' is there twice in the columns of Data"):
+            open_source(frame, label_column=stated)

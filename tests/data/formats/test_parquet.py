@@ -220,6 +220,16 @@ def test_unfit_files_are_refused_with_a_reason(tmp_path, write_parquet, columns,
         open_source(write_parquet(tmp_path / "x.parquet", columns))
 
 
+@pytest.mark.parametrize("name", ["image", "label", "note"])
+def test_two_columns_of_one_name_are_refused(tmp_path, images, name):
+    arrays = {"image": images[:2], "label": [0, 1], "note": ["x", "y"]}
+    names = [*arrays, name]
+    columns = [pa.array(arrays[name]) for name in names]
+    pq.write_table(pa.Table.from_arrays(columns, names=names), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=rf"column '{name}' is there twice in x\.parquet"):
+        open_source(tmp_path / "x.parquet")
+
+
 @pytest.mark.parametrize(
     "kind", [pa.list_(pa.int64()), pa.list_(pa.float32(), 3), pa.list_(pa.bool_())]
 )

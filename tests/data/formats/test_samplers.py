@@ -82,6 +82,19 @@ def test_a_sampler_of_everything_changes_nothing(given):
     assert open_source(DataLoader(DATA, **given)).spec == "TensorDataset"
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}], ids=["batches", "no batches"])
+@pytest.mark.parametrize("kind", [SequentialSampler, RandomSampler])
+def test_a_sampler_that_counts_something_shorter_than_the_dataset_names_a_part(kind, options):
+    loader = DataLoader(DATA, sampler=kind(range(4)), **options)
+    assert read(loader) == ([0, 1, 2, 3], [0, 1, 2, 3])
+
+
+def test_a_random_sampler_of_something_longer_than_the_dataset_is_refused():
+    sampler = RandomSampler(range(1000), num_samples=len(DATA))  # draws from all 1000
+    with pytest.raises(DataError, match=r"positions in \[0, 10\) from the sampler RandomSampler"):
+        open_source(DataLoader(DATA, sampler=sampler))
+
+
 def test_each_process_of_several_reads_its_own_share():
     shares = [
         read(DataLoader(DATA, sampler=DistributedSampler(DATA, 2, rank, shuffle=False)))[0]
