@@ -67,7 +67,8 @@ def feature_rows(
     """Rows, labels and ids out of what a user passes beside a classifier.
 
     Args:
-        data: array, tensor, sparse matrix, list, or data frame, maybe with a column of labels.
+        data: array, tensor, sparse matrix, list, or data frame, maybe with a column of labels; a
+            table of Arrow or Polars is one.
         labels: one per row; ``None`` if the data frame has them.
         columns: of the data frame that the classifier was fitted on, if it was fitted on one.
         width: how many columns it was fitted on, if it tells.
@@ -76,6 +77,8 @@ def feature_rows(
         DataError: there are no labels, or columns that the classifier needs are missing.
         ShapeError: the data frame has more or fewer columns.
     """
+    if hasattr(data, "to_pandas") and hasattr(data, "columns"):  # else its names would be lost
+        data = data.to_pandas()
     if hasattr(data, "iloc") and hasattr(data, "columns"):
         return _of_frame(data, labels, columns, width)
     if labels is None:
