@@ -152,6 +152,7 @@ class Session:
             "map": rows.map_cells()[1] | {"side": MAP_SIDE} if rows.has_map else None,
             "has_similar": bool(self.neighbours),
             "nearest_note": self._nearest_note(),
+            "share_note": rows.suspects.share_note,
             "reviewer": _user(),
             "reviewers": self.store.reviewers,
             "seq": self.store.seq,
