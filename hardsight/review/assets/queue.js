@@ -389,12 +389,16 @@ export class Queue {
       made.push({ time: Date.now(), action: item.action, reviewer: shared.reviewer });
       const differing = content.others.filter((one) => one.action !== item.action || one.new !== item.new);
       if (differing.length) notice(differing.map((one) => `${one.reviewer} decided otherwise about example ${item.index}: ${this.words({ ...one, label: item.label })}.`).join(" "));
-      else if ($("#notice").dataset.kind !== "warning") $("#notice").hidden = true;
+      else if (this.hasFailed || $("#notice").dataset.kind !== "warning") $("#notice").hidden = true;
+      this.hasFailed = false; // a warning about it is out of date
       $("#main").focus({ preventScroll: true });
       await this.next();
     } catch (error) {
       if (error instanceof Refused && error.status === 409) await this.conflict(item);
-      else if (error.name !== "AbortError") notice(`Not stored: ${error.message}`);
+      else if (error.name !== "AbortError") {
+        notice(`Not stored: ${error.message}`);
+        this.hasFailed = true;
+      }
     } finally {
       this.isBusy = false;
     }
