@@ -508,7 +508,14 @@ def _runs_below(folder: Path) -> list[Path]:
     """Runs in the folders of a folder, such as those of the demo."""
     if not folder.is_dir():
         return []
-    return [each for each in sorted(folder.iterdir()) if each.is_dir() and RunFolder(each).kind]
+    return [each for each in sorted(folder.iterdir()) if each.is_dir() and _is_run(each)]
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return RunFolder(folder).kind is not None
+    except HardsightError:  # of another version, or damaged: no answer to what was asked
+        return False
 
 
 def _last_rounds(folder: Path) -> list[Path]:

@@ -145,8 +145,8 @@ class Review:
                 last = err
                 continue
             taken = bound.getsockname()[1]
-            if port and number != port:
-                self.notes.append(f"port {port} is in use; {taken} is the next one that is free")
+            if first and number != first:
+                self.notes.append(f"port {first} is in use; {taken} is the next one that is free")
             return bound, taken
         reason = (last.strerror if last else None) or last or "no port is free"
         raise OutputError(

@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 MOST_PICTURES = 64  # in one answer
 _MOST_ITEMS, _MOST_ROWS = 24, 400
 _NEAREST, _SIMILAR = 5, 5  # classes and examples that are shown beside one
-_OWN_ANGLE = "target_angle"
+_OWN_ANGLE, _SUSPICION = "target_angle", "suspicion"
+_NO_ANGLES = (
+    "A tracked training keeps no angles to the classes: to see the nearest ones, review what "
+    "`hardsight score` makes with the trained model"
+)
 _AHEAD = 3  # maps that are made before they are looked at
 _MOST_CHOSEN = 100_000  # rows that a browser may name one by one
 _LONGEST_NAME = 40
@@ -152,6 +156,7 @@ class Session:
             "map": rows.map_cells()[1] | {"side": MAP_SIDE} if rows.has_map else None,
             "has_similar": bool(self.neighbours),
             "nearest_note": self._nearest_note(),
+            "share_note": rows.suspects.share_note,
             "reviewer": _user(),
             "reviewers": self.store.reviewers,
             "seq": self.store.seq,
@@ -357,8 +362,11 @@ class Session:
     def _nearest_note(self) -> str:
         """What is missing of the nearest classes and how to get it; empty if nothing is."""
         known = self.neighbours.has_classes or self.near_classes
-        if known or _OWN_ANGLE not in self.table.columns:
+        if known:
             return ""
+        if _OWN_ANGLE not in self.table.columns:
+            is_tracked = _SUSPICION in self.table.columns
+            return _NO_ANGLES if is_tracked else ""
         # true of any run: one of stored embeddings has no model to score again
         return (
             "Nearest classes by name are kept when `hardsight score` runs a model, and similar "

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
+_MOST_CONTRADICTED = 0.5  # of the labels; beyond, the shares were measured to be too high
 LEAST_ROWS = 200  # fewer say nothing about a share of a few percent
 _CLASS_ROWS, _MOST_CLASSES = 100, 2000  # with fewer rows, or beyond, classes are taken together
 _LOW, _HIGH, _BINS = -8.0, 14.0, 128  # of the confidence, in log-odds
@@ -74,7 +75,7 @@ class Estimate:
             of some rows that stand for the others.
         share: the same with no more belief than shares of wrong labels bear out; ``None`` if there
             is no estimate.
-        why_not: why there is no estimate, in words; empty if there is.
+        why_not: why there is no estimate, or why it is only a bound, in words; else empty.
     """
 
     order: NDArray[np.float32] | None = None
@@ -101,7 +102,8 @@ def wrong_chances(
     every = _numbers(np.ones(len(rows.label), np.bool_))
     beliefs = [_IN_ORDER, _IN_SHARE] if with_shares else [_IN_ORDER]
     found = _placed(len(every), every, rows, beliefs)
-    return Estimate(order=found[0], share=found[-1] if with_shares else None)
+    share = found[-1] if with_shares else None
+    return Estimate(order=found[0], share=share, why_not=_too_sure(rows))
 
 
 def _of_held_out(table: ScoreTable) -> Estimate:
@@ -121,7 +123,7 @@ def _of_held_out(table: ScoreTable) -> Estimate:
             why_not=f"{judged:,} examples were held out of training, and {needed:,} are needed, "
             f"{_CLASS_ROWS} of each class; {advice}",
         )
-    return Estimate(share=_placed(len(table), at, rows, [_IN_SHARE])[0])
+    return Estimate(share=_placed(len(table), at, rows, [_IN_SHARE])[0], why_not=_too_sure(rows))
 
 
 def _placed(
@@ -176,6 +178,18 @@ def _why_not(rows: Rows, evidence: Evidence) -> str:
     if judged < LEAST_ROWS:
         return f"only {judged:,} examples have a label and a score, and {LEAST_ROWS} are needed"
     return ""
+
+
+def _too_sure(rows: Rows) -> str:
+    """Why an estimate is only a bound, in words; empty if it is more than that."""
+    judged = rows.margin[_judged(rows)]
+    contradicted = float((judged < 0).mean()) if len(judged) else 0.0
+    if contradicted <= _MOST_CONTRADICTED:
+        return ""
+    return (
+        f"the model contradicts {contradicted:.0%} of all labels, so often that many of its sure "
+        "answers are mistakes of its own"
+    )
 
 
 def _numbers(chosen: NDArray[np.bool_]) -> NDArray[np.integer]:

@@ -46,7 +46,8 @@ class Suspects:
         error_share: estimated share of wrong labels at the rank of each row; ``None`` if there is
             no estimate.
         reason: why a row is suspect, in words.
-        share_note: why there is no estimate of the share, in words; empty if there is.
+        share_note: why there is no estimate of the share, or why the true one is probably lower,
+            in words; else empty.
     """
 
     by: str | None

@@ -144,6 +144,16 @@ def test_the_app_says_how_to_get_the_nearest_classes_if_they_were_not_kept(run, 
     assert with_app().get("start").json()["nearest_note"] == ""
 
 
+def test_a_tracked_training_says_where_the_nearest_classes_are(tmp_path):
+    columns = {"suspicion": np.linspace(0, 1, 60, dtype=np.float32), **made.rows_of()}
+    for name in ("avh", "target_angle", "angular_margin"):
+        del columns[name]
+    app = made.App(made.save(tmp_path / "run", columns))
+    note = app.get("start").json()["nearest_note"]
+    app.close()
+    assert note.startswith("A tracked training keeps no angles to the classes")
+
+
 def test_a_class_is_named_as_the_nearest_only_if_the_angles_say_so(tmp_path):
     columns = made.rows_of()
     columns["angular_margin"][19] = 0.2  # the model says another class, and the label is nearer

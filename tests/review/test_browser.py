@@ -143,6 +143,39 @@ def test_undo_goes_back_also_after_a_reload_in_the_middle(page, run):
     notice(page, "nothing to undo")
 
 
+def test_undo_of_a_changed_decision_brings_the_earlier_one_back(page, run):
+    first = ready(page)
+    second = act(page, "k")
+    press(page, Keys.ARROW_LEFT)
+    assert ready(page, second) == first
+    assert act(page, "c") == second
+    assert act(page, "u") == first
+    notice(page, "is again as you decided before")
+    assert "is right" in text(page, ".verdict")
+    assert text(page, ".progress p").startswith("1 of 6")
+    press(page, "u")
+    notice(page, f"example {first} is open again")
+    assert text(page, ".progress p").startswith("0 of 6")
+    assert decisions(run).empty
+
+
+def test_another_reviewer_begins_with_the_first_suspect(page):
+    first = ready(page)
+    act(page, "k")
+    act(page, "k")
+    find(page, "#reviewer").click()
+    until(page, lambda d: d.switch_to.active_element.get_attribute("aria-label") == "Your name")
+    press(page, "ben", Keys.ENTER)
+    until(page, lambda d: text(d, ".progress p").startswith("0 of 6"))
+    until(page, lambda d: shown(d) == first)
+    assert text(page, "#reviewer") == "ben"
+
+
+def test_where_the_share_of_wrong_labels_is_not_known_the_page_says_why(page):
+    ready(page)
+    assert "is not known: the table has no probabilities" in text(page, ".panel")
+
+
 def test_a_key_that_is_held_down_decides_once(page, run):
     ready(page)
     before = shown(page)
@@ -219,6 +252,7 @@ def test_a_failed_store_keeps_the_picture_and_says_so(page, review, run, monkeyp
         assert "disk is full" in text(page, "#notice")
         assert shown(page) == index
     assert act(page, "k") != index
+    assert "Not stored" not in text(page, "#notice:not([hidden])")
     assert decisions(run)["index"].tolist() == [index]
     console(page)
 

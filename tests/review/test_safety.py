@@ -298,6 +298,16 @@ def test_on_this_machine_the_token_is_random_and_only_in_the_fragment(run):
     assert tokens[0] != tokens[1]
 
 
+def test_the_next_free_port_is_taken_and_said_also_if_nobody_asked_for_one(run):
+    first, second = made.App(run), made.App(run)
+    said = second.review.notes
+    ports = first.review.port, second.review.port
+    first.close()
+    second.close()
+    assert ports[0] != ports[1]
+    assert said[0] == f"port 8712 is in use; {ports[1]} is the next one that is free"
+
+
 def test_texts_and_graphs_are_shown_as_what_they_are(tmp_path):
     texts, labels = reviews(40)
     rows = "".join(f"{text},{label}\n" for text, label in zip(texts, labels, strict=True))

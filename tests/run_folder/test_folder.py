@@ -377,5 +377,9 @@ def test_manifests_differ_in_what_they_are_made_of_alone(tmp_path):
 def test_a_folder_that_holds_runs_is_not_one_and_names_them(tmp_path):
     write(tmp_path / "scores")
     (tmp_path / "photos").mkdir()
-    with pytest.raises(MissingDataError, match=rf"; name one of {tmp_path / 'scores'}$"):
-        read_table(tmp_path)
+    write(tmp_path / "newer")
+    manifest = tmp_path / "newer" / "run.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
+    for missing in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(MissingDataError, match=rf"; name one of {tmp_path / 'scores'}$"):
+            read_table(missing)

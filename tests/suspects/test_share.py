@@ -144,6 +144,15 @@ def test_a_tracked_training_that_held_out_nothing_or_little_says_why_there_is_no
     assert re.search(why, suspects_of(table).share_note)
 
 
+def test_the_share_of_a_model_that_contradicts_most_labels_is_said_to_be_a_bound():
+    table, _ = made.noisy_pass(2000, 0.1, seed=3)
+    assert suspects_of(table).share_note == ""
+    weak, _ = made.noisy_pass(2000, 0.1, seed=3, sharp=0.5)
+    found = suspects_of(weak)
+    assert found.error_share is not None
+    assert re.match(r"the model contradicts [5-9]\d% of all labels", found.share_note)
+
+
 def test_with_two_classes_rounding_is_not_taken_for_evidence():
     # surer than it should be: of its surest disagreements 3 in 10 are its own mistakes
     rng = np.random.default_rng(0)

@@ -229,12 +229,17 @@ def _judged_by(view: View) -> str:
 def _doubt(view: View, row: int) -> Doubt:
     doubts, share = view.doubts, view.doubts.error_share
     suggestion = int(doubts.suggestion[row])
+    most = "at most " if doubts.share_note else ""
     return Doubt(
         group=doubts.groups[int(doubts.group[row])],
         suggestion=view.class_name(suggestion) if suggestion >= 0 else "",
-        share="" if share is None else f"about {round(10 * float(share[row]))} of 10 wrong here",
+        share="" if share is None else f"{most}about {_tenths(share[row])} of 10 wrong here",
         reason=doubts.reason(row),
     )
+
+
+def _tenths(share: float) -> int:
+    return round(10 * float(share))
 
 
 def _short(value: float) -> str:

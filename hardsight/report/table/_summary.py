@@ -121,7 +121,8 @@ def _suspect(view: View) -> list[Fact]:
     if shares is not None:
         wrong, judged = float(np.nansum(shares)), int((~np.isnan(shares)).sum())
         said = f"estimated; {percent(wrong / max(1, judged))} of the labels"
-        return [Fact("Wrong labels", f"about {count(round(wrong))}", said)]
+        most = "at most " if view.doubts.share_note else ""
+        return [Fact("Wrong labels", f"{most}about {count(round(wrong))}", said)]
     if SUSPICION not in view.table.scores:
         return []
     suspect = int((view.values(SUSPICION) > 0.5).sum())

@@ -2,7 +2,7 @@
 
 import { $, dialog, dialogIsOpen, h, isTyping, notice } from "./dom.js";
 import { get, kept, setToken, shared, takeToken } from "./api.js";
-import { readAddress } from "./view.js";
+import { readAddress, replace } from "./view.js";
 import { Queue } from "./queue.js";
 import { Grid } from "./grid.js";
 import { Dashboard } from "./dashboard.js";
@@ -50,6 +50,8 @@ function askName() {
     if (!name) return;
     shared.reviewer = name;
     $("#reviewer").textContent = name;
+    const { page: shown, values: { at, index, ...view } } = readAddress(); // the place was another's
+    replace(shown, view);
     show();
   });
   input.select();

@@ -12,7 +12,7 @@ const MAPS = "hardsight-maps"; // whether they are wanted, for this browser
 const MAP_MS = 400; // between two questions for a map that is being made
 const WORDS = { keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped" };
 
-const made = []; // time and action of what was decided in this window
+const made = []; // who decided what, and when, in this window
 
 export class Queue {
   constructor(root, values) {
@@ -70,14 +70,15 @@ export class Queue {
   showProgress() {
     const done = this.total - this.open;
     const parts = [`${count(done)} of ${count(this.total)}`];
-    const recent = made.filter((one) => Date.now() - one.time < 5 * 60e3);
+    const own = made.filter((one) => one.reviewer === shared.reviewer);
+    const recent = own.filter((one) => Date.now() - one.time < 5 * 60e3);
     if (recent.length >= 5) {
       const minutes = Math.max((Date.now() - recent[0].time) / 60e3, 1 / 60);
       const rate = recent.length / minutes;
       const left = this.open / rate;
       parts.push(`${Math.round(rate)}/min`, left < 600 ? `${plural(Math.ceil(left), "minute")} left` : `${plural(Math.round(left / 60), "hour")} left`);
     }
-    const judged = made.filter((one) => one.action === "keep" || one.action === "relabel").slice(-20);
+    const judged = own.filter((one) => one.action === "keep" || one.action === "relabel").slice(-20);
     if (judged.length >= 8) {
       const wrong = judged.filter((one) => one.action === "relabel").length;
       parts.push(`about ${Math.round((10 * wrong) / judged.length)} of 10 here are wrong`);
@@ -168,7 +169,7 @@ export class Queue {
         item.suggestion >= 0 ? [h("span", { class: "arrow" }, " → "), h("bdi", { class: "class suggested" }, shared.name(item.suggestion))] : null),
       item.prediction < 0 ? null : h("p", { class: "soft prediction" }, "prediction ", h("bdi", {}, shared.name(item.prediction)), ` · ${item.group}`),
       h("p", { class: "reason" }, item.reason),
-      item.error_share === null ? null : h("p", { class: "soft" }, `About ${Math.round(10 * item.error_share)} of 10 such labels are wrong.`),
+      this.share(item),
       verdict, others,
       note ? h("p", { class: "missing-note" }, note) : null,
       item.nearest.length ? angleDiagram(item.nearest, item.label) : null,
@@ -179,6 +180,13 @@ export class Queue {
       h("details", { open }, h("summary", {}, "Scores"), h("table", { class: "facts" }, h("tbody", {}, facts))),
       h("p", { class: "soft id" }, `example ${item.index} · `, h("bdi", {}, item.id)),
     );
+  }
+
+  share(item) {
+    const note = shared.about.share_note;
+    const rounded = Math.round(10 * item.error_share);
+    if (item.error_share === null) return note ? h("p", { class: "soft hint" }, `How many such labels are wrong is not known: ${note}.`) : null;
+    return h("p", { class: "soft" }, note ? `At most about ${rounded} of 10 such labels are wrong, probably fewer: ${note}.` : `About ${rounded} of 10 such labels are wrong.`);
   }
 
   similar(item) {
@@ -378,15 +386,19 @@ export class Queue {
       if (!item.action) this.open -= 1;
       Object.assign(item, { action: kept ? "keep" : action, new: action === "relabel" && !kept ? label : -1, base: content.base, others: content.others });
       this.recent = content.recent;
-      made.push({ time: Date.now(), action: item.action });
+      made.push({ time: Date.now(), action: item.action, reviewer: shared.reviewer });
       const differing = content.others.filter((one) => one.action !== item.action || one.new !== item.new);
       if (differing.length) notice(differing.map((one) => `${one.reviewer} decided otherwise about example ${item.index}: ${this.words({ ...one, label: item.label })}.`).join(" "));
-      else if ($("#notice").dataset.kind !== "warning") $("#notice").hidden = true;
+      else if (this.hasFailed || $("#notice").dataset.kind !== "warning") $("#notice").hidden = true;
+      this.hasFailed = false; // a warning about it is out of date
       $("#main").focus({ preventScroll: true });
       await this.next();
     } catch (error) {
       if (error instanceof Refused && error.status === 409) await this.conflict(item);
-      else if (error.name !== "AbortError") notice(`Not stored: ${error.message}`);
+      else if (error.name !== "AbortError") {
+        notice(`Not stored: ${error.message}`);
+        this.hasFailed = true;
+      }
     } finally {
       this.isBusy = false;
     }
@@ -412,7 +424,8 @@ export class Queue {
     try {
       const content = await post("undo", { batch: last.batch });
       this.recent = content.recent;
-      made.pop();
+      const taken = made.findLastIndex((one) => one.reviewer === shared.reviewer);
+      if (taken >= 0) made.splice(taken, 1);
       if (content.count > 1) {
         notice(`${count(content.count)} decisions undone.`, "note");
         this.ahead = [];
@@ -420,8 +433,8 @@ export class Queue {
         await this.fill();
         await this.next();
       } else {
-        this.open += 1;
         const item = await get(`example/${content.index}`);
+        if (!item.action) this.open += 1; // else an earlier decision about it counts again
         const known = this.trail.findIndex((one) => one.index === content.index);
         if (known >= 0) {
           item.place = this.trail[known].place;
@@ -432,7 +445,7 @@ export class Queue {
           this.at = Math.max(0, this.at);
         }
         await this.show(item);
-        notice(`Undone: example ${content.index} is open again.`, "note");
+        notice(item.action ? `Undone: example ${content.index} is again as you decided before: ${this.words(item)}.` : `Undone: example ${content.index} is open again.`, "note");
       }
     } catch (error) {
       if (error instanceof Refused && error.status === 409) {
