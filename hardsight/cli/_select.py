@@ -8,7 +8,7 @@ import click
 
 from hardsight.cli._command import Command, json_option, tell
 from hardsight.cli._flags import flags_of
-from hardsight.errors import OptionError
+from hardsight.errors import RunExistsError
 
 _EPILOG = """\b
 Examples:
@@ -49,7 +49,7 @@ def select(run: Path, out: Path, overwrite: bool, **flags: Any) -> None:
     from hardsight.table import read_table
 
     if out.exists() and not overwrite:
-        raise OptionError(f"{out} exists; name another file, or replace it with --overwrite")
+        raise RunExistsError(f"{out} exists; name another file, or replace it with --overwrite")
     given = {name: value for name, value in flags.items() if value is not None}
     table = read_table(run)
     rows = selected(table, **given)

@@ -38,6 +38,18 @@ def test_names_that_do_not_exist_are_refused(name, changes, said):
         replace(EXPERIMENTS[name].scales["smoke"], **changes)
 
 
+def test_with_all_labels_there_is_no_rest_and_no_run_is_called_lost():
+    spec = EXPERIMENTS["few-labels"]
+    trials = [
+        {"seed": seed, "rule": rule, "accuracy": 90.0 + seed, "unlabelled": rest}
+        for seed in (0, 1)
+        for rule, rest in (("source-only", 80.0), ("cbst", 85.0), ("all labels", None))
+    ]
+    tables, _ = spec.asks(spec.scales["smoke"], {"trials": trials})
+    whole = next(row for row in tables[0].rows if row[0] == "all labels")
+    assert whole[2] is None
+
+
 def test_the_few_labels_are_spread_over_the_classes():
     labels = np.random.default_rng(0).integers(0, 10, 500)
     rows = labelled_rows(labels, 40, seed=3)
