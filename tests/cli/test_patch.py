@@ -172,7 +172,7 @@ def test_people_export_by_themselves_and_merge(run, photos, tmp_path):
     assert hs.read_patch(out).changes().new.tolist() == [2, 2]
     said = invoke("patch", "merge", *files, *files, "--resolve", "drop")
     assert "-> left out" in said
-    assert "3 decisions were there twice" in said
+    assert "3 decisions were duplicates" in said
     invoke("patch", "merge", *files, "--out", tmp_path / "all.jsonl", "--resolve", "keep")
     said = invoke("patch", "apply", tmp_path / "all.jsonl", "--data", photos, "--out",
                   tmp_path / "fixed", code=1)  # fmt: skip

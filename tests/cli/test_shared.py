@@ -336,7 +336,7 @@ def test_earlier_names_of_options_work_and_say_the_new_ones(scored, tmp_path):
     _, folder = scored
     words = ("export", folder, "--to", "csv", "--out")
     old = run(*words, tmp_path / "old.csv", "--rows", "suspects", "--limit", 5)
-    assert "--rows is called --examples now: --examples suspects" in old.stderr
+    assert "--rows is now called --examples: --examples suspects" in old.stderr
     new = run(*words, tmp_path / "new.csv", "--examples", "suspects", "--limit", 5)
     assert "called" not in new.stderr
     assert (tmp_path / "old.csv").read_bytes() == (tmp_path / "new.csv").read_bytes()
