@@ -385,7 +385,7 @@ def test_names_that_the_locale_cannot_read_are_said_with_the_way_out(monkeypatch
     assert isinstance(CliRunner().invoke(main, ["report", "run"]).exception, UnicodeEncodeError)
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
     assert (
-        "takes names as ascii; run it again with PYTHONUTF8=1"
+        "encodes names as ascii; run it again with PYTHONUTF8=1"
         in run("report", "run", code=1).stderr
     )
 

@@ -118,6 +118,6 @@ def test_what_was_cut_passed_over_or_not_known_is_said(tmp_path):
     html = page_of(tmp_path, table)
     assert "2 of 4 sentences are longer than the model takes, and were cut" in html
     assert "3 of 12 tokens are not in the vocabulary" in html
-    assert "Passed over: empty sentences (5)." in html
+    assert "Left out: empty sentences (5)." in html
     assert "<dt>Tokens</dt>" in html
     assert "of 4 sentences" in html

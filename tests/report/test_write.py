@@ -157,7 +157,7 @@ def test_a_table_full_of_nan_says_so(make, tmp_path):
 def test_unreadable_examples_are_counted_where_their_list_is_missing(make, tmp_path):
     columns = make.rows(20, 2)
     text = report_text(make.table(columns, make.metadata(columns, 2)), tmp_path)
-    assert "2 examples could not be read; the list is in errors.parquet" in text
+    assert "2 examples could not be read; they are listed in errors.parquet" in text
     none = make.metadata(columns, 2, counts={"errors": 0})
     assert "Every example could be read." in report_text(make.table(columns, none), tmp_path)
 
@@ -197,7 +197,7 @@ def test_without_wrong_predictions_the_galleries_say_so(make, tmp_path):
     columns["prediction"] = columns["label"]
     text = report_text(make.table(columns, make.metadata(columns, 3)), tmp_path)
     assert "No wrong predictions here." in text
-    assert "Classes that blur most" not in text
+    assert "Most confused classes" not in text
 
 
 def test_examples_without_a_picture_show_their_name(make, tmp_path):

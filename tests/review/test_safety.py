@@ -272,7 +272,8 @@ def test_what_is_not_a_picture_is_not_sent(tmp_path, monkeypatch):
 
 
 def test_beyond_this_machine_a_token_is_asked_for(run):
-    with pytest.raises(OptionError, match="lets everybody on the network who has the token see the pictures"):
+    words = "lets everybody on the network who has the token see the pictures"
+    with pytest.raises(OptionError, match=words):
         made.App(run, host="0.0.0.0", token=None)
     with pytest.raises(OptionError, match="at least 16 letters and digits"):
         made.App(run, host="0.0.0.0", token="short")
