@@ -108,7 +108,7 @@ WRONG = {
     "an index of 0 or more": {**row(), "index": -1},
     "another class than before for 'relabel'": row(0, 0, verdict="relabel"),
     "the class from before for 'keep'": row(0, 1, verdict="keep"),
-    "no new class if it cannot be told": row(0, 1, verdict="drop"),
+    "no new class for 'cannot tell' and 'drop'": row(0, 1, verdict="drop"),
     "whole numbers as new": row(new_name="x") | {"new": "1.5"},
     "whole numbers as index": row() | {"index": ""},
 }
