@@ -199,7 +199,7 @@ def _opened(
         # data that the user named must exist; data that only the run names may be gone
         if data is not None:
             raise
-        return None, f"the data cannot be opened: {err}; name its place with --data"
+        return None, f"the data cannot be opened: {err}; say where it is with --data"
     if isinstance(source, EmbeddingSource) or source.is_stream:
         return None, f"{spec} has no pictures or texts by position"
     return source, ""

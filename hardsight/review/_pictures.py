@@ -224,7 +224,7 @@ class Pictures:
         try:
             self._source = self._opened()
         except HardsightError as err:
-            self._problem = f"the data cannot be opened: {err}; name its place with --data"
+            self._problem = f"the data cannot be opened: {err}; say where it is with --data"
         except Exception as err:  # a dataset may raise anything
             self._problem = f"the data cannot be opened ({type(err).__name__}); name it with --data"
         finally:

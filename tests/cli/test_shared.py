@@ -340,7 +340,8 @@ def test_earlier_names_of_options_work_and_say_the_new_ones(scored, tmp_path):
     new = run(*words, tmp_path / "new.csv", "--examples", "suspects", "--limit", 5)
     assert "called" not in new.stderr
     assert (tmp_path / "old.csv").read_bytes() == (tmp_path / "new.csv").read_bytes()
-    with pytest.warns(hs.errors.HardsightWarning, match="rows of export_run is now called examples"):
+    said = "rows of export_run is now called examples"
+    with pytest.warns(hs.errors.HardsightWarning, match=said):
         hs.exchange.export_run(folder, "csv", out=tmp_path / "py.csv", rows="suspects", limit=5)
     assert (tmp_path / "py.csv").read_bytes() == (tmp_path / "new.csv").read_bytes()
     assert "--rows" not in run("export", "--help").output

@@ -213,7 +213,7 @@ def test_the_map_falls_back_to_another_pair_and_says_so(make, tmp_path):
     del columns["feature_norm"]
     text = report_text(make.table(columns, make.metadata(columns, 3)), tmp_path)
     assert "Map of two scores" in text
-    assert "stand in for them" in text
+    assert "so this map shows" in text
 
 
 def test_the_map_is_left_out_with_a_sentence_when_there_is_one_score(make, tmp_path):
@@ -260,7 +260,7 @@ def test_the_page_of_a_run_is_replaced_and_no_other_file_unasked(run, tmp_path):
     assert write_report(run, out=run / "report.html") == run / "report.html"
     (tmp_path / "report.html").write_text("mine")
     for out in (tmp_path, tmp_path / "report.html"):
-        with pytest.raises(RunExistsError, match=r"report\.html is there already; .*--overwrite"):
+        with pytest.raises(RunExistsError, match=r"report\.html already exists; .*--overwrite"):
             write_report(run, out=out)
     assert (tmp_path / "report.html").read_text() == "mine"
     write_report(run, out=tmp_path, overwrite=True)
@@ -270,7 +270,7 @@ def test_the_page_of_a_run_is_replaced_and_no_other_file_unasked(run, tmp_path):
 def test_a_table_that_was_copied_elsewhere_replaces_no_page_unasked(run, tmp_path):
     shutil.copy(run / "table.parquet", tmp_path / "scores.parquet")
     assert write_report(tmp_path / "scores.parquet") == tmp_path / "scores.html"
-    with pytest.raises(RunExistsError, match=r"scores\.html is there already"):
+    with pytest.raises(RunExistsError, match=r"scores\.html already exists"):
         write_report(tmp_path / "scores.parquet")
 
 

@@ -261,7 +261,7 @@ def test_pictures_that_were_moved_away_leave_a_placeholder_and_a_message(chromiu
     with served(run) as review:
         visit(chromium, review.url)
         assert text(chromium, "#picture .missing") == "no picture"
-        notice(chromium, "name its place with --data")
+        notice(chromium, "say where it is with --data")
         act(chromium, "k")  # deciding still works
     with served(run, data=tmp_path / "moved") as review:
         visit(chromium, review.url)

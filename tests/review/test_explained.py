@@ -52,7 +52,7 @@ def with_app():
 def waited(app, index, seconds=60, **values):
     end = time.monotonic() + seconds
     while (found := app.get(f"explained/{index}", **values).json())["state"] == "pending":
-        assert time.monotonic() < end, "gave no map"
+        assert time.monotonic() < end, "no map came"
         time.sleep(0.05)
     return found
 

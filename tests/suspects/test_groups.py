@@ -32,8 +32,8 @@ def group_of(probs, label, **more):
         ([0.02, 0.45, 0.5, 0.03], 2, "ambiguous between two classes", "cat and another class"),
         ([0.3, 0.2, 0.24, 0.26], 1, "unlike all classes", "No class fits even half as well"),
         ([0.13, 0.37, 0.36, 0.14], 2, "ambiguous between two classes", "between cat and bee."),
-        ([0.08, 0.08, 0.7, 0.14], 2, "hard but right", "by less than is usual of cat"),
-        ([0.1, 0.05, 0.75, 0.1], 2, "hard but right", "by less than is usual of cat"),
+        ([0.08, 0.08, 0.7, 0.14], 2, "hard but right", "by less than is usual for cat"),
+        ([0.1, 0.05, 0.75, 0.1], 2, "hard but right", "by less than is usual for cat"),
         ([0.01, 0.01, 0.97, 0.01], 2, "no doubt", "agrees with the label cat"),
     ],
 )  # fmt: skip

@@ -134,7 +134,7 @@ class Pictures:
         if of and count == of:
             raise DataError(
                 f"none of the {of:,} examples has a {what} that can be read, so there is nothing "
-                "to export; name the place of the data with --data"
+                "to export; say where the data is with --data"
             )
         self.left_out = count
         note = f"{count:,} examples have no {what} that can be read and are left out"
