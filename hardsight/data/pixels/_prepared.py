@@ -357,7 +357,7 @@ def prepared(content: Any, how: Preprocessing, source: ExampleSource) -> Any:
 
 
 def applied_preprocessing(source: ExampleSource, how: Preprocessing) -> Preprocessing:
-    """What is really done to the examples of a source, for the record; from the first readable one.
+    """The preprocessing that is really applied to a source, judged by its first readable example.
 
     Warns if 8-bit tensors are divided by 255, or if tensors look as if they lacked the model's
     normalisation.
