@@ -104,7 +104,7 @@ def test_classes_that_differ_between_the_domains_are_named(net, source, target, 
     with pytest.raises(DataError, match="lacks low and has side, which the source lacks"):
         hs.adapt(net, source, other, out=tmp_path / "run")
     turned = MemorySource(target.images, target.labels, classes=("low", "middle", "top"))
-    with pytest.raises(DataError, match="changes the order of the examples"):
+    with pytest.raises(DataError, match="in another order"):
         hs.adapt(net, source, turned, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
