@@ -1,6 +1,6 @@
-"""Checks of what a caller passes, packages that may be missing, and warnings at the caller's line.
+"""Check arguments, import optional packages, and warn at the line of the user's code.
 
-Free of torch at import, so that tables and the command line can use them.
+torch is not imported here, so that tables and the command line can use this module.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _UNIONS = (typing.Union, types.UnionType)
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _LISTED = (list, tuple, collections.abc.Sequence)
-NO_BARS = "HARDSIGHT_PROGRESS"  # "off" in the environment: no progress bar unless one is asked for
-BY_HAND = ("bash", "interactive")  # Slurm's names of sessions, which Lightning leaves alone, too
+NO_BARS = "HARDSIGHT_PROGRESS"  # an environment variable; "off" turns progress bars off
+BY_HAND = ("bash", "interactive")  # Slurm's names of interactive jobs, which Lightning ignores too
 _WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -61,14 +61,14 @@ _LISTS: dict[Any, tuple[str, str]] = {
 
 
 def bars_wanted(asked: bool | None, *, is_terminal: bool) -> bool:
-    """Whether to show progress: as asked for, else on a terminal if nobody has turned it off."""
+    """Whether to show progress: as asked for, or else on a terminal unless it is turned off."""
     if asked is not None:
         return asked
     return is_terminal and os.environ.get(NO_BARS, "").lower() not in ("off", "0", "no", "false")
 
 
 def launched() -> tuple[str, int] | None:
-    """Who has started this process as one of several, and how many they are; else nothing.
+    """The launcher that started this process as one of several, and their number, if any.
 
     Example:
         >>> launched() is None
@@ -82,7 +82,7 @@ def launched() -> tuple[str, int] | None:
             given.get("SLURM_JOB_NAME") not in BY_HAND,
             "SLURM_STEP_NUM_TASKS",
         ),  # which nothing else sets
-        # of one that we do not know; WORLD_SIZE alone may be anybody's
+        # an unknown launcher; WORLD_SIZE alone may be set by other programs
         ("a launcher", "RANK" in given, "WORLD_SIZE"),
     ):
         count = given.get(counted, "") if applies else ""
@@ -92,16 +92,17 @@ def launched() -> tuple[str, int] | None:
 
 
 def refuse_ranks(what: str, *, instead: str = "") -> None:
-    """Raise if a launcher has started several processes for what is done by one.
+    """Raise if a launcher has started several processes for work that is done by one.
 
-    Without it each would do all of the work, or all but one find the folder of the run locked.
+    Otherwise each process would do all of the work, or all but one would find the folder of the run
+    locked.
 
     Args:
-        what: is done by one, such as "adapting".
-        instead: what else spreads the work, if anything does.
+        what: the work, such as "adapting".
+        instead: another way to spread the work, if there is one.
 
     Raises:
-        ConfigError: it has; says how to start one.
+        ConfigError: there are several processes; the message says how to start one.
     """
     by, count = launched() or ("", 1)
     if count > 1:
@@ -117,10 +118,10 @@ class _UnfitError(Exception):
 
 
 def checked_options(function: Callable[Options, Result]) -> Callable[Options, Result]:
-    """A function whose arguments are checked against their annotations before it runs.
+    """Check the arguments of a function against their annotations before it runs.
 
-    Whole numbers may stand for floats, lists for tuples, and numpy's numbers for Python's, as which
-    they arrive. What is annotated by ``Any``, or by a class of tensors, is left alone.
+    Whole numbers are converted to floats, lists to tuples, and numbers of numpy to those of Python.
+    Arguments annotated with ``Any`` or with a class of tensors are not checked.
 
     Example:
         >>> @checked_options
@@ -148,7 +149,7 @@ def checked_options(function: Callable[Options, Result]) -> Callable[Options, Re
 
 @functools.cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Types of the parameters; one that only a type checker imports counts as any."""
+    """Types of the parameters; a type that is only imported for type checkers becomes ``Any``."""
     inner = inspect.unwrap(function)
     hints = {}
     for name, annotation in inner.__annotations__.items():
@@ -168,7 +169,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """``value`` as a type wants it."""
+    """Convert ``value`` to a type, or raise :class:`_UnfitError`."""
     origin = typing.get_origin(hint) or hint
     if origin in _UNIONS:
         return _fitted_to_any(value, typing.get_args(hint))
@@ -298,8 +299,8 @@ def check_indices(labels: Tensor) -> None:
 def check_labels(labels: Tensor, num_classes: int) -> None:
     """Raise unless labels are integers in ``[0, num_classes)``.
 
-    The range is looked at on the CPU only: on an accelerator that would stop the queue. There a
-    label that is not a class raises when it is used, or gives NaN.
+    The range is only checked on the CPU: on an accelerator, reading the values would wait for all
+    queued work. There a label that is not a class raises when it is used, or gives NaN.
     """
     check_indices(labels)
     if labels.device.type == "cpu" and labels.numel() and not is_traced(labels):
@@ -318,21 +319,21 @@ def is_traced(tensor: Tensor) -> bool:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether a ``torch.func`` transform, such as ``vmap``, is at work on ``tensor``."""
+    """Whether ``tensor`` is inside a ``torch.func`` transform such as ``vmap``."""
     import torch
 
-    if torch.compiler.is_compiling():  # the question itself cannot be traced
+    if torch.compiler.is_compiling():  # the call below cannot be traced
         return False
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def require(module: str, *, extra: str, feature: str) -> ModuleType:
-    """Import ``module``, or say which extra brings it.
+    """Import ``module``, or raise an error that says which extra installs it.
 
     Args:
         module: dotted name to import.
         extra: the extra of hardsight that installs it, or a plain package name.
-        feature: what the user asked for, as it should stand in the message.
+        feature: what the user asked for, as the message should name it.
 
     Raises:
         MissingExtraError: the import failed; the cause is kept.
@@ -363,7 +364,7 @@ def versions(*more: str) -> dict[str, str]:
     return versions_of("torch", "numpy", "pyarrow", "pillow", *more)
 
 
-@functools.cache  # pip's records are parsed as mails, which takes milliseconds each
+@functools.cache  # metadata of packages is parsed as an email, which takes milliseconds
 def _installed(package: str) -> str | None:
     try:
         return version(package)
@@ -374,10 +375,10 @@ def _installed(package: str) -> str | None:
 def warns_of(
     notes: Callable[[Any], Iterable[str]],
 ) -> Callable[[Callable[Options, Result]], Callable[Options, Result]]:
-    """A function that warns of what its result has to be read with.
+    """Make a function warn about its result.
 
     Args:
-        notes: what there is to say about a result; each is a headline, a colon and the rest.
+        notes: returns the warnings for a result; each is a headline, a colon and the rest.
     """
 
     def around(function: Callable[Options, Result]) -> Callable[Options, Result]:
@@ -394,14 +395,14 @@ def warns_of(
 
 
 def warn(text: str) -> None:
-    """Warn of something, at the line of the user's own code: Python shows it once for each line."""
+    """Warn at the line of the user's own code, since Python shows a warning once per line."""
     warnings.warn(text, HardsightWarning, stacklevel=_callers_level())
 
 
 def _callers_level() -> int:
-    """How many frames up the user's own code is."""
+    """The number of frames from here up to the user's own code."""
     level, frame = 1, sys._getframe(1)
-    # a function of ours may be called through a context manager of the standard library
+    # frames of contextlib are skipped as well: our functions may be called through them
     ours = (_PACKAGE, contextlib.__file__)
     while frame is not None and frame.f_code.co_filename.startswith(ours):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
@@ -409,7 +410,7 @@ def _callers_level() -> int:
 
 
 def first_line(err: BaseException) -> str:
-    """The first line of what an exception says; its type if it says nothing."""
+    """The first line of the message of an exception, or its type if it has no message."""
     return (str(err).strip().splitlines() or [type(err).__name__])[0]
 
 
@@ -439,6 +440,6 @@ def path_of_file_url(text: str) -> str | None:
     scheme, rest = re.split(":/+", text, maxsplit=1)  # a path has one slash of two
     if scheme.lower() != "file":
         return None
-    from urllib.request import url2pathname  # which loads half of the network's modules
+    from urllib.request import url2pathname  # not at the top: it imports many network modules
 
     return url2pathname(f"/{rest}".removeprefix("/localhost"))

@@ -40,7 +40,7 @@ class NonFiniteError(HardsightError, ArithmeticError):
 
 
 class GradientError(HardsightError, RuntimeError):
-    """A gradient was asked for that an operation does not have."""
+    """An operation does not have the gradient that was requested."""
 
 
 class ProbabilityError(HardsightError, ValueError):
@@ -52,7 +52,7 @@ class StatisticError(HardsightError, ValueError):
 
 
 class OutOfMemoryError(HardsightError, MemoryError):
-    """A batch does not fit into the memory of the device; fewer examples at once may."""
+    """A batch does not fit into the memory of the device; a smaller one may."""
 
 
 class HeadError(HardsightError, ValueError):
@@ -86,7 +86,7 @@ class ModelError(HardsightError, ValueError):
 
 
 class UnknownModelError(ModelError, UnknownNameError):
-    """A name does not say which model is meant, or an option is none of its factory."""
+    """A model name is unknown or ambiguous, or its factory does not have an option."""
 
 
 class UnsafeFileError(HardsightError, ValueError):
@@ -102,7 +102,7 @@ class MissingDataError(DataError, FileNotFoundError):
 
 
 class NoClassFoldersError(DataError):
-    """Images lie directly in a folder, so that nothing says their class."""
+    """Images are directly in a folder and not in class folders, so their class is unknown."""
 
 
 class BadExampleError(DataError):
@@ -146,4 +146,4 @@ class MissingExtraError(HardsightError, ImportError):
 
 
 class HardsightWarning(UserWarning):
-    """Something to know about a run that goes on all the same."""
+    """Something the user should know about a run that continues anyway."""

@@ -1,6 +1,7 @@
-"""Which examples a report shows: decided once, by the scoring run and the report alike.
+"""Choose the examples that a report shows.
 
-The scoring run stores thumbnails of exactly these rows; the report shows exactly these rows.
+The scoring run stores thumbnails of these rows and the report shows them, so both use this module:
+otherwise the report would miss pictures.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ RIGHT, WRONG, UNKNOWN = 1, 0, -1
 _BUDGET = 600
 _LEARNED, _HELD_OUT = "first_learned_epoch", "held_out"
 _OVERALL, _PER_CLASS, _PER_CLASS_LEAST = 24, 16, 3
-_WORTH_A_LOOK = 0.1  # share of wrong labels
-_FEW = 6  # of a kind whose curves a report draws
+_WORTH_A_LOOK = 0.1  # estimated share of wrong labels down to which rows are shown
+_FEW = 6  # examples of a kind whose curves a report draws
 _NONE = np.empty(0, np.int64)
 
 
@@ -45,11 +46,11 @@ class ClassGallery:
         return self.hardest, self.confidently_wrong, self.easiest
 
     def rows(self) -> set[int]:
-        """All of them, each once."""
+        """All rows of the lists, each once."""
         return set(np.concatenate(self.lists()).tolist())
 
     def of(self, rows: NDArray[np.int64]) -> ClassGallery:
-        """The same, from places in ``rows`` to the rows themselves."""
+        """The same gallery, with places in ``rows`` replaced by the rows themselves."""
         return ClassGallery(self.label, *(rows[places] for places in self.lists()))
 
 
@@ -108,27 +109,27 @@ class Gallery:
 
 
 def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None = None) -> Gallery:
-    """The rows of ``table`` worth looking at, at most ``budget`` distinct ones.
+    """The rows of ``table`` that are worth looking at, at most ``budget`` distinct ones.
 
-    The hardest and the most confidently wrong rows overall come first, then, class by class from
-    the worst mean on, each class's hardest, most confidently wrong and easiest rows. The number
-    per class shrinks with the number of classes; below three per kind, classes are left out, and
-    what room is left goes to the hardest rows overall.
+    The hardest and the most confidently wrong rows overall come first. Then come, class by class
+    from the worst mean on, the hardest, the most confidently wrong and the easiest rows of each
+    class. With many classes there are fewer rows per class; below three of each kind, classes are
+    left out, and the remaining room goes to the hardest rows overall.
 
-    A wrong prediction is the more confident, the more the model prefers it to the label: by
-    ``logit_margin`` if the table has it, else the next best score. If no score of the table
-    knows the label, the wrong predictions with the least uncertainty come first.
+    A wrong prediction is more confident the more the model prefers it to the label: by
+    ``logit_margin`` if the table has it, otherwise by the next best score. If no score of the table
+    uses the label, the wrong predictions with the least uncertainty come first.
 
-    A table of a model that never saw its examples also gives those whose label is probably wrong,
-    as far down as one label in ten is estimated to be. A table with dynamics gives the rows with
-    the largest ``suspicion``, right or wrong, those with the largest ``first_learned_epoch`` among
-    the learned ones, and a few of the easiest.
+    For a model that never saw the examples, the rows whose label is probably wrong are added, down
+    to the rank where one label in ten is estimated to be wrong. For a table with dynamics, the rows
+    with the largest ``suspicion`` are added, right or wrong, those with the largest
+    ``first_learned_epoch`` among the learned ones, and a few of the easiest.
 
     Args:
-        table: a score table; rows that are not finite, or lack a label, take no part.
-        budget: most distinct rows to choose; by default as many as the run of the table kept
+        table: a score table; rows that are not finite or have no label are ignored.
+        budget: largest number of distinct rows; by default as many as the run of the table kept
             pictures for, or 600 if it kept none.
-        by: the score that says what is hard; ``"avh"``, else the table's first score.
+        by: the score that says what is hard; ``"avh"`` or else the table's first score.
 
     Raises:
         OptionError: ``budget`` is below 1.
@@ -201,14 +202,14 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
 
 @dataclass(frozen=True)
 class _Judges:
-    """What rows are chosen by."""
+    """The scores by which rows are chosen."""
 
     by: str
     confidence_by: str
     has_dynamics: bool
 
     def columns(self, table: ScoreTable) -> list[str]:
-        """Names of the columns that are read."""
+        """The names of the columns to read."""
         names = ["index", "label", "prediction", "finite", self.by, self.confidence_by]
         names += [SUSPICION, _LEARNED, _HELD_OUT] if self.has_dynamics else []
         return [name for name in dict.fromkeys(names) if name in table.columns]
@@ -256,7 +257,7 @@ def _rows_of(part: ScoreTable, start: int, judges: _Judges, last_learned: float)
     hardness = np.where(usable, hardness_of(part, judges.by), np.nan)
     confidence = hardness_of(part, judges.confidence_by)
     if not part.about(judges.confidence_by)["needs_label"]:
-        confidence = -confidence  # the easy end of a wrong prediction is the confident one
+        confidence = -confidence  # then the easiest wrong predictions are the most confident
     suspicion = learned = np.full(len(part), np.nan)
     if judges.has_dynamics:
         suspicion = np.where(usable, hardness_of(part, SUSPICION), np.nan)
@@ -297,7 +298,7 @@ class _ClassMeans:
         """Take account of some rows."""
         present = ~np.isnan(hardness)
         names, place = np.unique(np.concatenate([self.names, labels[present]]), return_inverse=True)
-        # what was summed up before comes first, so the sums are those of one pass, bit for bit
+        # earlier sums come first, so the result equals that of a single pass bit for bit
         sums = np.bincount(place, np.concatenate([self.sums, hardness[present]]))
         ones = np.ones(int(present.sum()), np.int64)
         counts = np.bincount(place, np.concatenate([self.counts, ones]))
@@ -333,10 +334,10 @@ def _candidates(
     hardest: int,
     also: NDArray[np.int64],
 ) -> _Rows:
-    """Every row that may be shown: the first ones overall, and those of each of some classes.
+    """All rows that may be shown: the first ones overall, and the first ones of some classes.
 
-    The first rows of a table are among the first rows of its parts, so what is left behind part by
-    part is never missed.
+    The table is read part by part to save memory. The first rows of the table are among the first
+    rows of its parts, so rows that are dropped on the way are never missed.
     """
     nothing = np.empty(0)
     kept = _Rows(
@@ -355,7 +356,7 @@ def _candidates(
 def _doubted(table: ScoreTable) -> NDArray[np.int64]:
     """Rows at whose rank at least one label in ten is estimated to be wrong, most suspect first."""
     if table.metadata.get("sample") != "out-of-sample":
-        return _NONE  # nothing is estimated
+        return _NONE  # there is no estimate
     from hardsight.suspects import suspects_of  # which reads class numbers from here
 
     suspects = suspects_of(table)
@@ -379,9 +380,9 @@ def _worth_keeping(rows: _Rows, classes: Sequence[int], hardest: int) -> NDArray
 
 
 def outcomes(table: ScoreTable) -> NDArray[np.int8]:
-    """Per row: 1 for a right prediction, 0 for a wrong one, -1 if that cannot be said.
+    """Per row: 1 for a right prediction, 0 for a wrong one, -1 if it is unknown.
 
-    It cannot be said without a label or a prediction, or if the row is not finite.
+    It is unknown without a label or a prediction, or if the row is not finite.
     """
     labels, predictions = class_numbers(table, "label"), class_numbers(table, "prediction")
     known = (labels >= 0) & (predictions >= 0) & is_finite(table)

@@ -1,7 +1,7 @@
-"""What results show of themselves in a notebook: a few facts, a small table, and what to do next.
+"""The HTML that results show in a notebook: a few facts, a small table, and the next step.
 
-Names come from data, so everything is escaped. Styles are written into the elements, since
-notebooks drop style sheets, and colours are those of the notebook, so that dark ones stay readable.
+Names come from data, so everything is escaped. Styles are inline, because notebooks remove style
+sheets, and no colours are set, so that dark notebooks stay readable.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def shown(
     rows: Sequence[Sequence[Cell]] = (),
     note: str = "",
 ) -> str:
-    """A small piece of HTML for a notebook.
+    """The HTML of one result.
 
     Args:
-        title: what this is, in bold.
-        facts: a line of names and values below it.
+        title: the title, in bold.
+        facts: names and values for the line below it.
         columns: headings of the table.
         rows: its cells; bytes are pictures.
         note: a sentence below the table, such as the next step.

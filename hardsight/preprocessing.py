@@ -1,10 +1,10 @@
-"""What a model wants done to an image: found by ``models``, applied by ``data``, kept in tables."""
+"""How a model wants its images: read by ``models``, applied by ``data``, recorded in tables."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-# the input of a language model that says which places of its tokens have a row, beside its own
+# an input beside those of a language model, which says which of its tokens have a row
 PLACES = "places"
 
 
@@ -34,11 +34,11 @@ class Preprocessing:
             torchvision and timm.
         resize_in_float: pixels are resized as floats, not rounded to bytes in between, as DINOv3's
             processor does. Takes two to three times as long.
-        bgr: the channels are blue, green, red; ``mean`` and ``std`` are in that order, too.
+        bgr: the channels are blue, green, red; ``mean`` and ``std`` are in the same order.
         white: value of white; ``None`` for 255 in pictures of 8 bits, 65535 in arrays of 16 bits,
             and 1 in arrays and tensors of floats.
-        stated: which of the values above a user stated herself. These are applied to tensors of
-            her own dataset as well, which otherwise come as the model takes them.
+        stated: which of the values above the user has stated. Only these are applied to float
+            tensors of the user's own dataset, which otherwise go to the model as they are.
     """
 
     size: tuple[int, int] | None = None

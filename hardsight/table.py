@@ -1,4 +1,4 @@
-"""The one file format: a row per example, in parquet, that describes itself.
+"""The file format of all tables: parquet with a row per example, which describes itself.
 
 A finished run of scoring is a folder::
 
@@ -6,14 +6,14 @@ A finished run of scoring is a folder::
     RUN/table.parquet        index, id, label, prediction, finite, one column per score
     RUN/errors.parquet       examples that could not be read: index, id, reason
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
-    RUN/embeddings/          what entered the head, an array per shard, if it was to be kept
-    RUN/neighbours.parquet   the nearest examples by these: index, nearest, other, similarity
+    RUN/embeddings/          what entered the head, an array per shard, with keep_embeddings
+    RUN/neighbours.parquet   the nearest examples by embedding: index, nearest, other, similarity
     RUN/nearest.parquet      classes nearest to each doubtful example: index, classes, angles
     RUN/dynamics/            epochs of a tracker, if the data was trained on
-    RUN/tracked/held-out/    epochs of the examples that were held out of it
+    RUN/tracked/held-out/    epochs of the examples that were held out of training
 
-A training run that was tracked has ``dynamics.parquet`` in the place of ``table.parquet``.
-While a table is being written, its rows lie in ``RUN/shards/``, one file per range of positions.
+A training run that was tracked has ``dynamics.parquet`` in place of ``table.parquet``. While a
+table is being written, its rows are in ``RUN/shards/``, one file per range of positions.
 Every file is written under a temporary name, synced and renamed, so a file that exists is complete.
 """
 
@@ -61,16 +61,16 @@ KEY_COLUMNS = ("index", "id", "label", "prediction", "finite")
 THUMBNAIL_SCHEMA = pa.schema([("index", pa.int64()), ("image", pa.binary())])
 EXCERPT_SCHEMA = THUMBNAIL_SCHEMA.append(pa.field("text", pa.string()))  # of examples of text
 SUSPICION = "suspicion"  # the summary of training dynamics that best finds label errors
-# the two best judges of a table that was written before columns stated their rank
+# ranks of the two best judges, for tables of older versions, which do not record them
 _JUDGES_UNSAID = {SUSPICION: 0, "logit_margin": 1}
-_SHOWN_BY_ITSELF = 1_000_000  # rows; ranking more takes seconds, which nobody asked for
+_SHOWN_BY_ITSELF = 1_000_000  # rows; ranking more would make a notebook wait for seconds
 
 
 class ScoreTable:
     """A row per example with its label, prediction and scores; read it with :func:`read_table`.
 
-    A table that was read from a file holds the columns that were asked for, not all of them, so a
-    table of a hundred million rows can be opened and ranked.
+    A table from a file only loads the columns that are used, so a table of a hundred million rows
+    can be opened and ranked.
 
     Attributes:
         path: the parquet file, or ``None`` for a table that lives in memory.
@@ -90,7 +90,7 @@ class ScoreTable:
         return f"ScoreTable({len(self)} rows, scores: {', '.join(self.scores)}, path={self.path})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: how many examples, how many right, and the first suspects."""
+        """The HTML for a notebook: a few facts and the first suspects."""
         from hardsight.notebook import shown
 
         facts = {"examples": f"{len(self):,}", "classes": f"{len(self.classes):,}"}
@@ -100,7 +100,7 @@ class ScoreTable:
         return shown("ScoreTable", facts, **self._first_rows(), note=self._next_step())
 
     def _first_rows(self, n: int = 5) -> dict[str, Any]:
-        """The rows that a notebook shows; none of a table whose ranking takes a while."""
+        """The rows that a notebook shows; none for a large table, whose ranking takes a while."""
         judge = self.judge_of_labels()
         if judge is None or not 0 < len(self) <= _SHOWN_BY_ITSELF:
             return {}
@@ -124,12 +124,12 @@ class ScoreTable:
         return f"hs.review({str(self.path.parent)!r}) opens them, hs.write_report writes a page"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles hold the rows, not the open file."""
+        """Copies and pickles contain the rows, because an open file cannot be pickled."""
         return {**self.__dict__, "_source": self._rows}
 
     @property
     def _rows(self) -> pa.Table:
-        """All rows and columns, in memory from now on."""
+        """All rows and columns, which stay in memory from now on."""
         if isinstance(self._source, TableFile):
             self._source = self._source.read()
         return self._source
@@ -141,7 +141,7 @@ class ScoreTable:
 
     @property
     def scores(self) -> list[str]:
-        """Names of the columns whose direction the metadata states."""
+        """Names of the columns that are scores: the metadata states their direction."""
         known = self.metadata.get("scores", {})
         return [name for name in self.columns if "higher_is_harder" in known.get(name, {})]
 
@@ -154,7 +154,8 @@ class ScoreTable:
         """One column as a numpy array.
 
         Raises:
-            TableError: there is no such column; says why a score is missing, or names the nearest.
+            TableError: there is no such column; the message says why a score is missing, or names
+                the nearest column.
         """
         self._check_column(name)
         return _numpy_of(self._source.column(name))
@@ -169,9 +170,9 @@ class ScoreTable:
         raise TableError(unknown_name("column", name, self.columns))
 
     def parts(self, names: Sequence[str]) -> Iterator[ScoreTable]:
-        """Some columns as tables of consecutive rows, so that a large one is never read whole.
+        """Some columns, as tables of consecutive rows, to process a large table in little memory.
 
-        A table in memory is one part, one in a file has a part for each group of rows.
+        A table in memory is one part; a table in a file has a part for each group of rows.
         """
         if isinstance(self._source, TableFile):
             groups = self._source.groups(names)
@@ -213,55 +214,55 @@ class ScoreTable:
     def most_confidently_wrong(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
         """The ``n`` most confident mistakes: the first place to look for bad labels.
 
-        A mistake is the more confident, the more the model prefers it to the label, by default by
-        the logit margin if the table has it.
+        A mistake is more confident the more the model prefers it to the label, by default by the
+        logit margin if the table has it.
         """
         mistakes = self.where(self.column("label") != self.column("prediction"))
         return mistakes.hardest(n, by or self.judge_of_mistakes() or "avh")
 
     def judge_of_mistakes(self) -> str | None:
-        """The score that best ranks wrong predictions by confidence, of those in the table."""
+        """The score of the table that best ranks wrong predictions by confidence."""
         return self._best_judge(least_rank=1)
 
     @checked_options
     def suspects(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
-        """The ``n`` examples whose label is most probably wrong, most suspect first.
+        """The ``n`` examples whose label is most likely to be wrong, most suspect first.
 
-        By the best evidence that the table has: ``suspicion`` if training was tracked, which also
-        finds wrong labels that the model has memorised meanwhile; else the score that
-        :meth:`judge_of_mistakes` names, the logit margin if the table has it. It weighs more if the
-        model never saw the examples.
+        They are ranked by the best evidence in the table. If training was tracked, that is
+        ``suspicion``, which also finds wrong labels that the model has memorised in the end.
+        Otherwise it is the score that :meth:`judge_of_mistakes` names, the logit margin if the
+        table has it; this evidence is stronger if the model never saw the examples.
 
-        Examples that were held out of training are ranked among themselves, those trained on
-        among themselves, and both lists are merged: what is never trained on is never memorised,
-        so its numbers look worse throughout.
+        Examples that were held out of training and examples that were trained on are ranked
+        separately, and the two lists are merged: held-out examples are never memorised, so their
+        numbers always look worse.
 
         Args:
-            n: most rows to give; those without a label or a finite score are never suspects.
-            by: another score to rank by; everything else that is said stays the same.
+            n: largest number of rows; rows without a label or a finite score are never suspects.
+            by: another score to rank by; it does not change the other columns.
 
         Returns:
-            the columns of the table and, first, ``suggestion`` (the class that the label should
-            perhaps be, -1 if none is known), ``group`` (of ``hardsight.suspects.GROUPS``),
-            ``reason`` (in words), ``suspicion`` (chance that the label loses against its strongest
-            rival; NaN if the table cannot tell), ``error_share`` (estimated share of wrong labels
-            at this rank; NaN if it cannot be estimated) and ``evidence`` (what all of this rests
-            on). A column of the table that has one of these names is given as ``table_NAME``.
+            the columns of the table and, before them, ``suggestion`` (a better class for the
+            example, -1 if none is known), ``group`` (one of ``hardsight.suspects.GROUPS``),
+            ``reason`` (in words), ``suspicion`` (probability that the label loses against its
+            strongest rival; NaN if unknown), ``error_share`` (estimated share of wrong labels at
+            this rank; NaN without an estimate) and ``evidence`` (the kind of evidence). A column of
+            the table with one of these names is returned as ``table_NAME``.
         """
         from hardsight.suspects import suspects_frame
 
         return suspects_frame(self, n, by=by)
 
     def rows_at(self, rows: NDArray[Any]) -> pa.Table:
-        """Some rows, by their number, in the given order; only what holds them is read."""
+        """Some rows by number, in the given order; only the groups with these rows are read."""
         return self._source.take(row_numbers(rows))
 
     def hardness_among_alike(self, score: str) -> NDArray[np.float64]:
-        """A score turned so that larger is harder, comparable between all rows; NaN as it was.
+        """A score for which larger is harder, comparable between all rows; NaN stays NaN.
 
-        In a table that tells held-out examples apart it is a rank: by the share of the examples of
-        its kind, held out or trained on, that an example is at least as hard as, and by the score
-        where these are equal. Else it is the score itself.
+        In a table with held-out examples it is a rank: by the share of examples of the same kind,
+        held out or trained on, that an example is at least as hard as, and by the score if these
+        are equal. In any other table it is the score itself, or its negative.
 
         Raises:
             TableError: the column does not exist, or is not a score.
@@ -273,13 +274,13 @@ class ScoreTable:
         return ranked_among_alike(hardness, self.column("held_out").astype(np.bool_))
 
     def judge_of_labels(self) -> str | None:
-        """The column that best finds label errors, of those in the table."""
+        """The column of the table that best finds label errors."""
         return self._best_judge(least_rank=0)
 
     def about(self, column: str) -> dict[str, Any]:
-        """What the metadata says about a column, as ``hardsight.registry.ColumnSpec`` has it.
+        """The metadata of a column, as in ``hardsight.registry.ColumnSpec``.
 
-        A table that says less is given plain defaults: its name in words, no unit, no rank.
+        What the table does not record gets a default: the name in words, no unit, no rank.
         """
         said: dict[str, Any] = {}
         for part in ("scores", "columns"):
@@ -330,13 +331,13 @@ def ranked_among_alike(
     *,
     known: tuple[int, int] | None = None,
 ) -> NDArray[np.float64]:
-    """Rows ranked each among its own kind, held out or trained on, and the two lists merged.
+    """Rank held-out rows and rows trained on separately, and merge the two lists.
 
     Args:
         hardness: larger is harder; NaN is not ranked.
-        held_out: which kind each row is of.
-        known: how many rows with a value there are of either kind, trained on and held out, if
-            these are only the hardest of each.
+        held_out: whether each row was held out.
+        known: number of rows with a value that were trained on and that were held out, if the rows
+            passed in are only the hardest of each.
 
     Returns:
         ranks from 0, larger is harder; the values themselves if all rows are of one kind.
@@ -351,7 +352,7 @@ def ranked_among_alike(
         harder = len(rows) - np.searchsorted(np.sort(hardness[rows]), hardness[rows], side="right")
         shares[rows] = 1 - harder / total
     ranked = np.flatnonzero(~np.isnan(hardness))
-    last_first = -ranked  # so that of equal rows the first one has the larger rank
+    last_first = -ranked  # if rows are equal, the first one gets the larger rank
     order = ranked[np.lexsort((last_first, hardness[ranked], shares[ranked]))]
     ranks = np.full(len(hardness), np.nan)
     ranks[order] = np.arange(len(order))
@@ -359,12 +360,12 @@ def ranked_among_alike(
 
 
 class TableFile:
-    """An open parquet file that is read as far as it is needed.
+    """An open parquet file, of which only the columns and rows that are used are read.
 
-    The file stays open: it can be read to its end even if another run takes its place.
+    The file stays open, so it can be read to its end even if another run replaces it.
 
     Args:
-        file: to read.
+        file: the file to read.
     """
 
     def __init__(self, file: Path) -> None:
@@ -420,26 +421,32 @@ class TableFile:
 
 
 def row_numbers(rows: NDArray[Any]) -> pa.Array:
-    """The same numbers; pyarrow loads pandas, half a second, to make them from numpy itself."""
+    """Row numbers as an arrow array, made from a buffer.
+
+    ``pa.array`` would import pandas to convert numpy arrays, which takes half a second.
+    """
     buffer = pa.py_buffer(np.ascontiguousarray(rows, np.int64))
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])
 
 
 def _numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:
-    """A column as numpy, without the pandas that pyarrow would load for it: half a second."""
+    """A column as a numpy array, without ``to_numpy`` if possible.
+
+    That would import pandas, which takes half a second.
+    """
     kind = column.type
     is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if column.num_chunks == 1 and not column.null_count:
         if is_plain:
             return np.from_dlpack(column.chunk(0))
-        if pa.types.is_boolean(kind):  # a bit each there, a byte here
+        if pa.types.is_boolean(kind):  # arrow stores a bit per value, numpy a byte
             return np.from_dlpack(column.chunk(0).cast(pa.uint8())).view(np.bool_)
     values: NDArray[Any] = column.to_numpy()
     return values
 
 
 def read_table(path: str | os.PathLike[str]) -> ScoreTable:
-    """Read the table of a run, be it one of scoring, training or adapting, or a file.
+    """Read the table of a scoring, training or adaptation run, or of a single file.
 
     Args:
         path: the folder of a finished run of ``hardsight score``, of ``hardsight train`` with
@@ -447,7 +454,7 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
             pseudo-labels of the last round; or a parquet file that hardsight wrote.
 
     Raises:
-        MissingDataError: there is no table there; says what there is instead.
+        MissingDataError: there is no table there; the message says what there is instead.
         TableError: the file is not a score table.
     """
     file = place_of(path)
@@ -460,9 +467,9 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
                 "write one with `hardsight score`"
             )  # fmt: skip
             raise MissingDataError(f"no score table at {file}; {step}")
-    except HardsightError:  # some of ours are OSErrors too
+    except HardsightError:  # already clear; some of our errors are OSErrors as well
         raise
-    except OSError as err:  # of a store that does not answer, or does not let us in
+    except OSError as err:  # an object store that does not answer, or denies access
         raise TableError(f"cannot read {file}: {err}; check its name and your access") from err
     rows = TableFile(file)
     if TABLE_METADATA not in (rows.schema.metadata or {}):
@@ -471,7 +478,7 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
 
 
 def _table_of(run: RunFolder) -> Path:
-    """The file with a row per example in a folder."""
+    """The file in the folder of a run that has a row per example."""
     folder, kind = run.folder, run.kind
     if kind is None:  # such as a table that was copied without its run
         return next((folder / name for name in (TABLE, DYNAMICS) if (folder / name).exists()),

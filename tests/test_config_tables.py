@@ -80,5 +80,5 @@ def test_an_override_reaches_into_a_table(tmp_path):
 def test_an_override_reaches_into_a_table_that_was_written_as_a_plain_value(tmp_path):
     (tmp_path / "car.toml").write_text("engine = 'x'\ndoors = 4\n")
     assert load_config(Car, tmp_path / "car.toml", ["engine.power=4"]).engine == Engine("x", 4.0)
-    with pytest.raises(ConfigError, match=r"cannot apply 'doors.left=1': doors is 4, no table"):
+    with pytest.raises(ConfigError, match=r"cannot apply 'doors.left=1': doors is 4, not a table"):
         load_config(Car, tmp_path / "car.toml", ["doors.left=1"])

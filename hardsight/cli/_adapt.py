@@ -16,15 +16,15 @@ _EPILOG = """\b
 What happens: the model is trained on the source (or is a trained one). Then, in every round,
 it predicts the target, the rule selects the predictions to trust, and the model is trained on
 the source and the selected target examples. The portion of each class that is selected grows
-from round to round. Labels of the target, if it has some, are read to evaluate only.
+from round to round. If the target has labels, they are used for evaluation only.
 
 \b
 Rules:
   cbst         class-balanced: the most probable share of each class
   cbst+avh     label by probability, selected by angular visual confidence
   avc          angular visual confidence for both
-  crst-mrkld   as cbst, with a regulariser that keeps predictions soft
-  crst-lrent   as cbst, with soft labels
+  crst-mrkld   like cbst, with a regulariser that keeps predictions soft
+  crst-lrent   like cbst, with soft labels
   crst         both: soft labels and the regulariser
   source-only, bn-only, entropy, threshold      baselines in the same loop
 
@@ -40,14 +40,14 @@ Examples:
 
 _ADAPT, _TRAIN = "run/adapt/_config.py", "run/train/_config.py"
 _SETTINGS = f"{_ADAPT}:AdaptConfig"
-_WEIGHTS = "Weights of a trained model; it is not trained on the source then."
+_WEIGHTS = "Weights of a trained model, which is then not trained on the source."
 _OF_SOURCE, _OF_TARGET = {"help": "Split of --source."}, {"help": "Split of --target."}
 _SOURCE_EPOCHS = {
     "type": click.IntRange(min=0), "help": "Epochs on the source (10; 0 for a trained model).",
 }  # fmt: skip
 _CLASSES = {"metavar": "NAME[,NAME]|FILE"}
 _PIXELS = ("size", "crop", "squash", "channels", "mean", "std", "white")
-# flag -> key of the settings
+# flag -> key of the settings; a flag that is missing here has the name of its key
 _NESTED = {
     "model": "model.name",
     "weights": "model.weights",
@@ -95,7 +95,7 @@ _NESTED = {
 def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None:
     """Adapt a model to a domain without labels by self-training.
 
-    CONFIG is a TOML file with the same settings; flags go over it.
+    CONFIG is a TOML file with the same settings. Flags override it.
     """
     from hardsight.report import write_adaptation
     from hardsight.run.adapt import AdaptConfig, run_adapt  # torch loads only when this runs
@@ -104,6 +104,7 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
     root = set_flags.pop("data_root", None)
     if root is not None:
         set_flags |= {"source.root": root, "target.root": root}
+    # flags become overrides like those of --set, which can name a key inside a table
     nested = {_NESTED.get(name, name): value for name, value in set_flags.items()}
     pairs = tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in nested.items())
     if config is None:
@@ -147,16 +148,16 @@ def _table(rule: str, run: Any) -> Table:
     table = Table(title=rule, title_justify="left")
     columns = ("round", "portion", "selected", "right", "confidence", "accuracy", "class mean")
     rows = [_row(record) for record in run.rounds]
-    told = [at for at in range(len(columns)) if any(row[at] for row in rows)]
-    for at in told:  # without labels of the target nothing is right or wrong
+    filled = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    for at in filled:  # without labels of the target, "right" and "accuracy" stay empty
         table.add_column(columns[at], justify="right")
     for row in rows:
-        table.add_row(*(row[at] for at in told))
+        table.add_row(*(row[at] for at in filled))
     return table
 
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:
-    quality, seen = record.get("quality") or {}, record["evaluation"] or {}
+    quality, evaluation = record.get("quality") or {}, record["evaluation"] or {}
     rate = quality.get("true_positive_rate") or {}
     return (
         "source" if record["round"] == 0 else str(record["round"]),
@@ -164,8 +165,8 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
         f"{quality['selected']:,}" if quality else "",
         _share(rate.get("value")),
         _number(quality.get("mean_confidence")),
-        _share(seen.get("accuracy")),
-        _share(seen.get("mean_class_accuracy")),
+        _share(evaluation.get("accuracy")),
+        _share(evaluation.get("mean_class_accuracy")),
     )
 
 

@@ -17,46 +17,47 @@ Examples:
   hardsight cache clear
 """
 _EPILOG = f"""\b
-Pictures of one size in parquet files and folders are decoded once, by score, train, adapt,
-evaluate or study, and mapped into memory by every later run over the same data. Thumbnails that
-the review app has made of photographs are kept beside them, 256 MiB for each dataset. All lie in
-$HARDSIGHT_CACHE, by default in hardsight below $XDG_CACHE_HOME or ~/.cache, and take at most
-$HARDSIGHT_CACHE_BYTES (8 GiB); the longest unused go first. HARDSIGHT_CACHE=off turns it off.
+Pictures of the same size in parquet files and folders are decoded once, by score, train, adapt,
+evaluate or study, and every later run over the same data maps them into memory. The thumbnails
+that the review app makes of photographs are stored next to them, up to 256 MiB per dataset. The
+cache is in $HARDSIGHT_CACHE, by default the folder hardsight in $XDG_CACHE_HOME or ~/.cache. It
+takes at most $HARDSIGHT_CACHE_BYTES (8 GiB); the entries unused for longest are deleted first.
+HARDSIGHT_CACHE=off turns it off.
 
 {_EXAMPLES}"""
 
 
 @click.group(cls=Group, epilog=_EPILOG)
 def cache() -> None:
-    """Decoded pictures on disk: list them, or clear them."""
+    """List the decoded pictures on disk, or delete them."""
 
 
 @cache.command("list", epilog=_EXAMPLES)
 @json_option
 def list_() -> None:
-    """What is kept, the last used first."""
+    """List what is in the cache, most recently used first."""
     from hardsight.data import PictureCache
 
-    kept = PictureCache.here()
-    entries = [] if kept is None else kept.entries()
+    cache = PictureCache.here()
+    entries = [] if cache is None else cache.entries()
     facts = {
-        "folder": None if kept is None else kept.folder,
-        "most_bytes": None if kept is None else kept.most_bytes,
+        "folder": None if cache is None else cache.folder,
+        "most_bytes": None if cache is None else cache.most_bytes,
         "entries": [dataclasses.asdict(entry) for entry in entries],
     }
-    tell(facts, lambda: _print(kept, entries))
+    tell(facts, lambda: _print(cache, entries))
 
 
-def _print(kept: PictureCache | None, entries: list[CacheEntry]) -> None:
+def _print(cache: PictureCache | None, entries: list[CacheEntry]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
-    if kept is None:
+    if cache is None:
         console.print("the cache is off: HARDSIGHT_CACHE says so")
         return
-    where = f"{kept.folder}: {_size(sum(entry.bytes for entry in entries))} of at most "
-    console.print(f"{where}{_size(kept.most_bytes)}", soft_wrap=True, markup=False)
+    where = f"{cache.folder}: {_size(sum(entry.bytes for entry in entries))} of at most "
+    console.print(f"{where}{_size(cache.most_bytes)}", soft_wrap=True, markup=False)
     if not entries:
         return
     table = Table("data", "pictures", "shape", "size", "last used")
@@ -71,11 +72,11 @@ def _print(kept: PictureCache | None, entries: list[CacheEntry]) -> None:
 @cache.command(epilog=_EXAMPLES)
 @json_option
 def clear() -> None:
-    """Remove all of it; runs that read from it now are not disturbed."""
+    """Delete everything in the cache. Runs that are reading from it are not disturbed."""
     from hardsight.data import PictureCache
 
-    kept = PictureCache.here()
-    freed = 0 if kept is None else kept.clear()
+    cache = PictureCache.here()
+    freed = 0 if cache is None else cache.clear()
     tell({"freed_bytes": freed}, lambda: click.echo(f"{_size(freed)} freed"))
 
 

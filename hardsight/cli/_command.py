@@ -1,4 +1,4 @@
-"""What all commands share: how loud they are, results as JSON, and a help in sections."""
+"""What all commands share: verbosity, results as JSON, and help texts in sections."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ import click
 from hardsight._checks import NO_BARS, refuse_ranks
 from hardsight.errors import HardsightWarning
 
+# keys of click's ``Context.meta``, which a command shares with the group above it
 _ALL = "hardsight.all"
 _AS_JSON = "hardsight.json"
 _TOLD = "hardsight.told"
 _VERBOSE = "hardsight.verbose"
-_LONG = 16  # options from which on a help has sections
-# heading -> settings, which have the same name and meaning in all commands; what is not named here
-# is what a command is about, and comes first
+_LONG = 16  # from this many options on, the help is split into sections
+# heading -> settings, which have the same name and meaning in all commands; settings not listed
+# here are what a command is about, and come first
 _SECTIONS = {
     "Data": (
         "split", "source_split", "target_split", "ood_split", "train_split", "data_root", "labels",
@@ -52,9 +53,10 @@ class Command(click.Command):
     """A command with ``--quiet`` and ``--verbose``, whose long help has sections.
 
     Args:
-        arguments: of click.
-        on_ranks: whether several processes that a launcher starts may run it together.
-        named: of click.
+        arguments: passed on to click.
+        on_ranks: whether several processes started by a launcher such as torchrun may run the
+            command together.
+        named: passed on to click.
     """
 
     def __init__(self, *arguments: Any, on_ranks: bool = False, **named: Any) -> None:
@@ -62,18 +64,18 @@ class Command(click.Command):
         self._on_ranks = on_ranks
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_quiet,
-                         help="No progress and no notes; results and warnings stay."),
+                         help="Print results and warnings, but no progress and no notes."),
             click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_verbose,
-                         help="More notes, and where in the code an error came from."),
+                         help="Print more notes, and the traceback of an error."),
         ]  # fmt: skip
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Beside ``--help``, that of a command with many options has ``--help-all``."""
+        """The options of the command; one with many of them also has ``--help-all``."""
         params = super().get_params(ctx)
         return [*params, _HELP_ALL] if len(params) >= _LONG else params
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, unless a launcher runs it several times."""
+        """Run the command; refuse if a launcher such as torchrun started it several times."""
         if not self._on_ranks:
             spread = any(option.name == "engine" for option in self.params)
             refuse_ranks(
@@ -83,10 +85,10 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, of which many are in sections.
+        """Write the options, in sections if there are many.
 
-        ``--help`` has to fit a screen: there the first section has a sentence per option, and the
-        others only name theirs.
+        ``--help`` has to fit on a screen, so only the first section explains its options, in one
+        sentence each; the other sections list names.
         """
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
         if len(options) < _LONG:
@@ -115,7 +117,7 @@ class Command(click.Command):
 
 
 def _first_sentence(text: str) -> str:
-    """Up to the first end of a sentence or semicolon that does not stand in brackets."""
+    """The text up to the first full stop or semicolon outside brackets."""
     for end in re.finditer(r"[.;] ", text):
         if text.count("(", 0, end.start()) == text.count(")", 0, end.start()):
             return text[: end.start()]
@@ -123,7 +125,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _whole_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
+    if value and not ctx.resilient_parsing:  # which is on while a shell completes a command
         ctx.meta[_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
@@ -131,51 +133,51 @@ def _whole_help(ctx: click.Context, param: click.Parameter, value: bool) -> None
 
 _HELP_ALL = click.Option(
     ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_whole_help,
-    help="Every option with its whole text.",
+    help="Explain every option in full.",
 )  # fmt: skip
 
 
 class Group(click.Group):
-    """A command of commands, each of which is a :class:`Command`."""
+    """A group of commands, each of which is a :class:`Command`."""
 
     command_class = Command
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--json``, by which :func:`tell` prints its result for programs."""
+    """Give a command ``--json``, which makes :func:`tell` print its result for programs."""
     return click.option(
         "--json", "as_json", is_flag=True, expose_value=False, callback=_json,
-        help="Print the result as JSON, for programs; nothing else is on standard output.",
+        help="Print the result as JSON and nothing else on standard output.",
     )(command)  # fmt: skip
 
 
 def old_option(
     old: str, new: str, *, values: Mapping[str, str] | None = None, **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A flag by its earlier name: it works, is not in the help, and says what it is called now.
+    """Keep a renamed flag working: it is hidden from the help and warns with the new name.
 
     Args:
-        old: the earlier flag.
-        new: the present one.
-        values: what values are called now, if that has changed, too.
-        options: of click, such as ``type``.
+        old: the old flag.
+        new: the new flag.
+        values: old values and what they are called now, if they were renamed as well.
+        options: passed on to click, such as ``type``.
 
-    The present option must be eager, so that its default is there before this replaces it.
+    The new option must be eager: click then sets its default first, and this can replace it.
     """
 
     def renamed(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value is None:
             return
         now = (values or {}).get(value, value)
-        # beside the notes, so that it is seen with --quiet as well
-        warnings.warn(f"{old} is called {new} now: {new} {now}", HardsightWarning, stacklevel=2)
+        # a warning and not a note, because --quiet hides notes
+        warnings.warn(f"{old} is now called {new}: {new} {now}", HardsightWarning, stacklevel=2)
         ctx.params[new.removeprefix("--").replace("-", "_")] = now
 
     return click.option(old, hidden=True, expose_value=False, callback=renamed, **options)
 
 
 def tell(result: Mapping[str, Any] | list[Any], in_words: Callable[[], None]) -> None:
-    """Print a result: in words, or with ``--json`` as one object or array."""
+    """Print a result in words, or with ``--json`` as one object or array."""
     context = click.get_current_context()
     if context.meta.get(_AS_JSON):
         _print_json(result)
@@ -185,26 +187,27 @@ def tell(result: Mapping[str, Any] | list[Any], in_words: Callable[[], None]) ->
 
 
 def tell_failure(context: click.Context, words: Sequence[str], err: click.ClickException) -> None:
-    """Print what went wrong as an object, if ``--json`` is among the words and nothing is out.
+    """Print an error as JSON, if ``--json`` was typed and nothing has been printed yet.
 
-    The words are asked, since a command that was typed wrongly has not read its own flags.
+    This looks at the words of the command line, because click has not parsed the flags of a
+    command that was typed wrongly.
     """
     if "--json" in words and not context.meta.get(_TOLD):
         _print_json({"error": err.format_message(), "exit_code": err.exit_code})
 
 
 def _print_json(result: Any) -> None:
-    """In ASCII, which is right in every locale, also for names that it cannot read."""
+    """Print JSON in ASCII, which every locale can write, whatever the names in it."""
     click.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
 
 
 def is_verbose(context: click.Context) -> bool:
-    """Whether a command was asked for more."""
+    """Whether the command was given ``--verbose``."""
     return bool(context.meta.get(_VERBOSE))
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: numbers of numpy as numbers, NaN and infinity as null, paths as text."""
+    """A value that JSON can hold: numpy numbers as numbers, NaN as null, paths as text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -234,7 +237,7 @@ def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 @contextlib.contextmanager
 def _level(level: int) -> Iterator[None]:
-    """What the package logs on the way from here, for as long as the command runs."""
+    """Set the level of the package's logger and its handlers while the command runs."""
     log = logging.getLogger("hardsight")
     before = log.level
     log.setLevel(level)
@@ -251,7 +254,7 @@ def _level(level: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_bars() -> Iterator[None]:
-    """Loops in other processes must know it as well, so that it is in the environment."""
+    """Turn progress bars off, in an environment variable so that child processes see it."""
     before = os.environ.get(NO_BARS)
     os.environ[NO_BARS] = "off"
     try:

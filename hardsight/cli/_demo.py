@@ -31,15 +31,15 @@ Example:
     type=click.Path(file_okay=False, path_type=Path),
     default="demo",
     show_default=True,
-    help="Folder to write; an earlier demo there is replaced.",
+    help="Folder to write. An earlier demo in it is replaced.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 def demo(out: Path, seed: int) -> None:
-    """See the whole story on embedded data, offline, in about a minute.
+    """See it all on built-in data, offline, in about a minute.
 
-    Plants a few label errors in scikit-learn's digits, trains a small CNN while tracking every
-    example, scores the training and the held-out part, writes a report of each, and says how many
-    planted errors it found.
+    The demo plants a few label errors in scikit-learn's digits, trains a small CNN while tracking
+    every example, scores the training and the held-out part, writes a report on each, and says how
+    many of the planted errors it found.
     """
     from hardsight.report import write_report
     from hardsight.run.demo import run_demo
@@ -57,7 +57,7 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    table = Table(title="The ten labels most probably wrong", title_justify="left")
+    table = Table(title="The ten labels most likely to be wrong", title_justify="left")
     for column in ("example", "label", "prediction", "suspicion", "AVH", "planted error"):
         table.add_column(column)
     for row in result.train.suspects(10).itertuples():
@@ -70,14 +70,14 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
     right = (result.heldout.column("label") == result.heldout.column("prediction")).mean()
     console.print(f"\nheld-out accuracy: {right:.1%} of {len(result.heldout)} digits")
     count = len(result.planted)
-    console.print(f"planted label errors: {count}; found among the {count} most suspect")
+    console.print(f"planted label errors: {count}; of these, among the {count} most suspect")
     for score, title in _JUDGES.items():
         console.print(f"  by {title}: [bold]{result.found(score)}[/]")
-    console.print("\nlook at:")
+    console.print("\nopen in a browser:")
     for page in pages:
         console.print(f"  {page}", soft_wrap=True, markup=False)
     folder = result.folder
-    console.print("\nnext, the same by hand; put your own model and data in place of these:")
+    console.print("\nnext, do the same by hand, with your own model and data in place of these:")
     console.print(
         f"  hardsight score --model hardsight.models:SmallCNN "
         f"--weights {folder}/model.safetensors --data {folder}/train.npz --mean 0 --std 1 "
@@ -86,7 +86,7 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
         soft_wrap=True,
         markup=False,
     )
-    console.print("\nlook at the suspects one by one and fix their labels:")
+    console.print("\nor go through the suspects one by one and fix their labels:")
     console.print(
         f"  hardsight review {folder / 'train'}\n"
         f"  hardsight patch export {folder / 'train'} --out fixes.csv\n"

@@ -20,14 +20,14 @@ Examples:
 @click.command(cls=Command, on_ranks=True, epilog=_EPILOG)
 @json_option
 def doctor() -> None:
-    """Say what is installed, what is missing, and how to install it."""
+    """Show what is installed, what is missing, and how to install it."""
     from hardsight.run.doctor import findings
 
-    found = findings()
-    tell([dataclasses.asdict(finding) for finding in found], lambda: _print(found))
+    results = findings()
+    tell([dataclasses.asdict(finding) for finding in results], lambda: _print(results))
 
 
-def _print(found: list[Finding]) -> None:
+def _print(results: list[Finding]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -35,7 +35,7 @@ def _print(found: list[Finding]) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("part", "found", "for", "next step"):
         table.add_column(column, overflow="fold")
-    for finding in found:
+    for finding in results:
         mark = "green" if finding.ok else "yellow"
         table.add_row(
             finding.part,

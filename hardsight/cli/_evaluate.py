@@ -10,14 +10,15 @@ from hardsight.cli._command import Command, json_option, tell
 from hardsight.cli._flags import flags_of
 
 _CARD = "run/evaluate/_card.py:evaluation_card"
-_WEIGHTS = "Weights of MODEL, if they do not stand behind an @."
+_WEIGHTS = "Weights of MODEL, if they are not given after an @."
 
 _EPILOG = """\b
-A model is [NAME=]SPEC[@WEIGHTS], with SPEC the folder of a trained model, a name such as
+A model is written [NAME=]SPEC[@WEIGHTS]. SPEC is the folder of a trained model, a name such as
 resnet18, package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or hf:NAME.
 
-Attacks need to know how inputs are made from pixels: from the model's own configuration, or from
---mean and --std (0 and 1 for plain pixels). Without either they are left out, and the card says so.
+Attacks need to know how pixels become the model's input. That comes from the model's own
+configuration, or from --mean and --std (0 and 1 for plain pixels). If neither is there, the card
+has no attacks and says so.
 
 \b
 Examples:
@@ -45,11 +46,11 @@ Examples:
 )  # fmt: skip
 @json_option
 def evaluate(**flags: Any) -> None:
-    """Evaluate MODEL on labelled data: one JSON and one HTML card.
+    """Evaluate MODEL on labelled data, and write a card as JSON and as HTML.
 
-    The card has accuracy, margins and energy, detection of foreign data, calibration, robustness
-    with checks for gradient masking, the features' quality, and Grad-CAM. With --compare all models
-    stand side by side, with paired tests.
+    The card shows accuracy, margins and energy, detection of foreign data, calibration, robustness
+    with checks for gradient masking, the quality of the features, and Grad-CAM. With --compare, all
+    models are shown side by side, with paired tests.
     """
     from hardsight.report import write_card
     from hardsight.run.evaluate import EvaluateConfig, run_evaluate  # torch loads only now

@@ -30,14 +30,14 @@ Examples:
 
 @click.group(cls=Group, epilog=_EPILOG)
 def experiment() -> None:
-    """Make the papers' tables and figures again, by name."""
+    """Reproduce the papers' tables and figures, by name."""
 
 
 @experiment.command("list", epilog=_LIST_EPILOG)
 @json_option
-@click.option("--long", is_flag=True, help="Also what each one does, and its settings.")
+@click.option("--long", is_flag=True, help="Also show what each experiment does, and its settings.")
 def list_(long: bool) -> None:
-    """List every experiment and the table or figure it makes again."""
+    """List every experiment and the table or figure it reproduces."""
     from hardsight.experiments import EXPERIMENTS, SHORT_NAMES
 
     short = {name: word for word, name in SHORT_NAMES.items()}
@@ -60,7 +60,7 @@ def _print_list(experiments: Mapping[str, Any], short: Mapping[str, str], *, lon
     from rich.table import Table
 
     console = Console(highlight=False)
-    grid = Table("name", "makes again", "what it shows", box=None, pad_edge=False)
+    grid = Table("name", "reproduces", "what it shows", box=None, pad_edge=False)
     for name, spec in sorted(experiments.items()):
         full = spec.scales[spec.fullest]
         settings = ", ".join(f"{key}={value!r}" for key, value in vars(full).items())
@@ -81,23 +81,26 @@ def _print_list(experiments: Mapping[str, Any], short: Mapping[str, str], *, lon
     default="smoke",
     show_default=True,
     metavar="[smoke|short|paper]",
-    help="smoke: embedded data, a CPU, seconds. short: real data, fewer epochs and smaller "
-    "networks than the paper's, a GPU, minutes. paper: the paper's own, if it states them.",
+    help="smoke: built-in data, seconds on a CPU. short: real data with fewer epochs and smaller "
+    "networks than the paper's, minutes on a GPU. paper: the paper's own settings, as far as it "
+    "states them.",
 )
-@click.option("--out", help="Folder of the result; results/NAME or NAME-paper by default.")
-@click.option("--runs", help="Folder of trained models; other experiments find them again there.")
+@click.option("--out", help="Folder of the result; by default results/NAME or "
+              "results/NAME-paper.")  # fmt: skip
+@click.option("--runs", help="Folder of trained models, which other experiments can reuse.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
 @click.option("--jobs", default=1, show_default=True, metavar="N",
               help="Processes that train the models side by side, sharing the device.")  # fmt: skip
 @click.option("--how", multiple=True, metavar="KEY=VALUE",
-              help="How models are trained, not what: compile=true, ...")  # fmt: skip
+              help="Change how models are trained, but not what is trained, such as "
+              "compile=true.")  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
-              help="Override one key of the setting, in TOML syntax.")  # fmt: skip
+              help="Override one setting of the experiment, in TOML syntax.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the result in --out.")
 @json_option
 def run(name: str, out: str | None, **options: Any) -> None:
-    """Run the experiment NAME and write its numbers, figures and page."""
+    """Run the experiment NAME, and write its numbers, figures and page."""
     from hardsight.experiments import run_experiment, usual_folder  # torch loads only now
 
     folder = Path(out) if out is not None else usual_folder(name, options["scale"])

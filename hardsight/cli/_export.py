@@ -26,18 +26,18 @@ Examples:
 @click.option("--to", required=True,
               type=click.Choice(["csv", "cleanlab", "huggingface", "label-studio", "fiftyone",
                                  "argilla"]),
-              help="The tool.")  # fmt: skip
+              help="Tool to export to.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(path_type=Path),
-              help="A file for csv and cleanlab, else a folder.")  # fmt: skip
-@click.option("--data", help="Where the data lies now, if not where it was scored.")
+              help="File (csv and cleanlab) or folder (all others) to write.")  # fmt: skip
+@click.option("--data", help="Where the data is now, if it has moved since it was scored.")
 @old_option("--rows", "--examples", type=click.Choice(["all", "suspects"]))
 @click.option("--examples", is_eager=True, type=click.Choice(["all", "suspects"]),
-              help="All examples, or the suspects, most suspect first. For Label Studio "
-              "and Argilla the suspects by default, else all.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=1), help="Most examples.")
+              help="Export all examples, or only the suspects, most suspect first. The default is "
+              "suspects for Label Studio and Argilla, and all for the others.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=1), help="Largest number of examples to export.")
 @click.option("--image-url", metavar="URL",
-              help="For Label Studio: what the paths of pictures come behind; its local files by "
-              "default.")  # fmt: skip
+              help="For Label Studio: the URL that the paths of pictures are appended to. By "
+              "default Label Studio reads them from its local storage.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace what is at --out.")
 @json_option
 def export(
@@ -50,7 +50,7 @@ def export(
     image_url: str | None,
     overwrite: bool,
 ) -> None:
-    """Take RUN to another tool: its labels, suggestions, reasons, scores and decisions."""
+    """Export RUN to another tool, with labels, suggestions, reasons, scores and decisions."""
     from hardsight.exchange import export_run
 
     done = export_run(

@@ -1,4 +1,4 @@
-"""Flags of a command, made from what the function or the settings behind it state."""
+"""Make the flags of a command from the function or the settings class behind it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def flags_of(
     defaults: bool = True,
     **options: Mapping[str, Any],
 ) -> Callable[[Command], Command]:
-    """Give a command a flag for every setting that a place states, or for some of them.
+    """Give a command a flag for each setting of a function or class, or for some of them.
 
-    The type of a flag is that of the setting, its help the setting's own text. A flag that is left
-    out is not given to the function, which has its own default.
+    A flag has the type of its setting, and the setting's text as its help. A flag that is not
+    given on the command line is not passed to the function, which has its own default.
 
     Args:
-        place: as :func:`hardsight.config.stated_in` takes it.
+        place: the function or class, as :func:`hardsight.config.stated_in` takes it.
         keys: the settings, in the order of the help; all of them by default.
         without: settings without a flag.
-        first: those that the help names first; the others follow in their order.
-        last: those that the help names last.
-        names_of: other names for flags, by the setting's name.
-        defaults: whether the help names the defaults; not if a file decides before them.
-        options: by the name of a setting, what click cannot know, such as ``type`` or ``help``.
+        first: settings that come first in the help; the others follow in their order.
+        last: settings that come last in the help.
+        names_of: by the name of a setting, another name for its flag.
+        defaults: whether the help shows the defaults; turn it off if a file overrides them.
+        options: by the name of a setting, options of click such as ``type`` or ``help``, which
+            replace those made from the setting.
 
     Example:
         >>> @flags_of("run/score/_score.py:score", "split", "batch_size")
@@ -59,20 +60,21 @@ def flags_of(
 
 
 class StatedOption(click.Option):
-    """A flag whose help is a setting's own text, with the names of flags in place of settings'."""
+    """A flag whose help is the text of a setting, with names of settings turned into flags."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Flag and help, as click prints them."""
-        told = self.help
-        self.help = None if told is None else said_of_flags(told, _names_in(ctx.command))
+        """The flag and its help, as click prints them."""
+        text = self.help
+        # only here is the command known, and with it which words in the text are its flags
+        self.help = None if text is None else said_of_flags(text, _names_in(ctx.command))
         try:
             return super().get_help_record(ctx)
         finally:
-            self.help = told
+            self.help = text
 
 
 def help_text(stated: Stated, *, default: bool = True) -> str:
-    """What a setting is, as a sentence with the default at its end; names of settings are marked.
+    """The text of a setting as a sentence that ends with the default; names stay in backquotes.
 
     Example:
         >>> help_text(Stated("n", "int", 7, "pictures in ``out``; 0 for none."))
@@ -90,7 +92,7 @@ def help_text(stated: Stated, *, default: bool = True) -> str:
 
 
 def said_of_flags(text: str, names: Collection[str]) -> str:
-    """A help with the names of flags, and without marks.
+    """A help text with settings written as flags, and without backquotes.
 
     Example:
         >>> said_of_flags("Pictures in ``out``; ``all`` for all.", ["out"])
@@ -113,7 +115,7 @@ def _flag(name: str, options: dict[str, Any]) -> Callable[[Command], Command]:
 
 
 def _look_of(stated: Stated) -> dict[str, Any]:
-    """Options of click for the type of a setting, and for what its name means everywhere."""
+    """Options of click for a setting, by its type and by its name; the name has the last word."""
     return _by_type(stated) | LOOKS.get(stated.name, {})
 
 
@@ -125,7 +127,7 @@ def _by_type(stated: Stated) -> dict[str, Any]:
         return {"callback": floats, "metavar": "X[,X,X]"}
     if tuple[str, ...] in kinds:
         return {"multiple": True, "callback": names, "metavar": "NAME[,NAME]"}
-    if bool in kinds and None in stated.kinds:  # yes, no, or as the model says
+    if bool in kinds and None in stated.kinds:  # --squash, --no-squash, or neither
         return {"is_either": True, "default": None}
     if bool in kinds:
         return {"is_flag": True, "default": None}

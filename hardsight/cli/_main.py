@@ -17,27 +17,28 @@ from hardsight.errors import (
     UnknownNameError,
 )
 
-_WORDS = "hardsight.words"  # what was typed
+_WORDS = "hardsight.words"  # the words of the command line
 
-# what the user typed is at fault: exit 2, as click does for a wrong flag; all else that fails: 1
+# errors in what the user typed exit with 2, as click does for a wrong flag; other failures with 1
 _USAGE = (ConfigError, MissingDataError, OptionError, UnknownNameError)
 
-# command -> the file that holds it; a file is imported when its command is run or asked for help
+# command -> its module, imported only when the command runs or shows its help, and its summary,
+# which `hardsight --help` can then show without importing fifteen modules
 _COMMANDS = {
-    "demo": ("hardsight.cli._demo", "train, score and report on embedded data, offline"),
+    "demo": ("hardsight.cli._demo", "train, score and report on built-in data, offline"),
     "score": ("hardsight.cli._score", "any model + any labelled data -> one table"),
     "train": ("hardsight.cli._train", "a recipe (TOML) -> a trained model that can be scored"),
     "adapt": ("hardsight.cli._adapt", "self-training to a domain without labels"),
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
-    "review": ("hardsight.cli._review", "look at the suspects, fix their labels, in the browser"),
+    "review": ("hardsight.cli._review", "look at the suspects and fix labels in the browser"),
     "patch": ("hardsight.cli._patch", "decisions -> a patch; a patch -> a corrected copy"),
     "export": ("hardsight.cli._export", "a run -> Hugging Face, Label Studio, FiftyOne, cleanlab"),
     "queue": ("hardsight.cli._queue", "a model + a pool without labels -> what to label next"),
     "select": ("hardsight.cli._select", "a table -> the rows worth keeping"),
     "evaluate": ("hardsight.cli._evaluate", "one card: accuracy, OOD, calibration, attacks, maps"),
     "study": ("hardsight.cli._study", "scores against people, degradation levels and epochs"),
-    "experiment": ("hardsight.cli._experiment", "the papers' tables and figures, made again"),
-    "cache": ("hardsight.cli._cache", "decoded pictures on disk: where, how many, clear them"),
+    "experiment": ("hardsight.cli._experiment", "the papers' tables and figures, reproduced"),
+    "cache": ("hardsight.cli._cache", "decoded pictures on disk: list them or delete them"),
     "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
 }
 
@@ -47,7 +48,7 @@ class _WrongUsage(click.ClickException):
 
 
 class _Lazy(click.Group):
-    """Commands that are imported when used, and errors in one line."""
+    """A group that imports a command when it is used, and prints errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -83,25 +84,27 @@ class _Lazy(click.Group):
             raise
 
     def _in_words(self, ctx: click.Context) -> Any:
-        """Run the command; what fails is an error that click prints."""
+        """Run the command, and turn our errors into those that click prints in one line."""
         from hardsight.cli._notices import spoken
 
         try:
             with spoken():
                 return super().invoke(ctx)
         except SystemExit as err:
-            if err.code:  # a failure already
+            if err.code:  # already a failure
                 raise
+            # click ends a successful command without SystemExit, so this came from users' code;
+            # left alone, it would look like success to a script
             raise click.ClickException(
-                "the model or the data called sys.exit (SystemExit), so that the work is not "
-                "done; remove the call"
+                "the model or the data called sys.exit (SystemExit), so the work was not finished; "
+                "remove the call"
             ) from err
         except UnicodeError as err:
-            # names of files that are not read as UTF-8 cannot go into tables
+            # file names that the locale cannot read as UTF-8 cannot be written into tables
             if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
                 raise
             raise click.ClickException(
-                f"a name cannot be read or written as UTF-8, since this locale takes names as "
+                f"a name cannot be read or written as UTF-8, because this locale encodes names as "
                 f"{sys.getfilesystemencoding()}; run it again with PYTHONUTF8=1"
             ) from err
         except HardsightError as err:
@@ -123,11 +126,11 @@ Start here:
 """
 
 
-# a help as wide as the terminal, up to 100 columns: half the lines of 80
+# help as wide as the terminal, up to 100 columns; click's own limit of 80 makes it much longer
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 @click.group(cls=_Lazy, help=_HELP, context_settings=_SETTINGS)
 @click.version_option(hardsight.__version__, prog_name="hardsight")
 def main() -> None:
-    """See ``_HELP``, which a stranger reads first."""
+    """Show ``_HELP``; click takes the help from there."""

@@ -1,4 +1,4 @@
-"""What a run has to say while it goes on, printed once each."""
+"""Print the notes and warnings of a run on standard error, each of them once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hardsight.errors import HardsightWarning
 
 
 class _Printed(logging.Handler):
-    """Prints what the package logs; each text once, however often it is said."""
+    """A log handler that prints each text once, however often it is logged."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -32,6 +32,7 @@ class _Printed(logging.Handler):
 @contextmanager
 def spoken() -> Iterator[None]:
     """Print notes and warnings of the package as plain lines on standard error."""
+    # only while a command runs: a library must not add log handlers when it is imported
     log, printed = logging.getLogger("hardsight"), _Printed()
     level, spreads = log.level, log.propagate
     log.addHandler(printed)

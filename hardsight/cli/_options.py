@@ -1,4 +1,4 @@
-"""What the values of flags may look like."""
+"""Parse the values of flags, and say what flags of a certain name may hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 def pair(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """``224`` or ``224x160`` as height and width."""
+    """Read ``224`` or ``224x160`` as height and width."""
     if value is None:
         return None
     parts = value.lower().split("x")
@@ -22,17 +22,17 @@ def pair(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple
 def least_and_most(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> tuple[int, int] | None:
-    """``4`` or ``2-8`` as a range."""
+    """Read ``4`` or ``2-8`` as the smallest and the largest number."""
     if value is None:
         return None
     parts = value.split("-")
     if not all(part.isdigit() for part in parts) or len(parts) > 2:
-        raise click.BadParameter(f"expected 4 or 2-8 (least and most), got {value!r}")
+        raise click.BadParameter(f"expected 4 or 2-8 (smallest and largest), got {value!r}")
     return int(parts[0]), int(parts[-1])
 
 
 def _numbers(read: Callable[[str], float | Fraction], such_as: str) -> Callable[..., Any]:
-    """Numbers with commas between them, each read by ``read``."""
+    """A callback for comma-separated numbers, each parsed by ``read``."""
 
     def parsed(
         ctx: click.Context, param: click.Parameter, value: str | None
@@ -52,21 +52,21 @@ radii = _numbers(Fraction, "0,1/255,0.03")
 
 
 def whole(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A choice of numbers as one."""
+    """Read the text of a choice such as ``3`` as a whole number."""
     return None if value is None else int(value)
 
 
 def names(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Repeated or comma-separated names."""
+    """Read names that are repeated, separated by commas, or both."""
     return tuple(name for part in value for name in part.split(",") if name) or None
 
 
 def key_or_position(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> int | str | None:
-    """``1`` as a position, anything else as a name."""
+    """Read a whole number as a position, and anything else as a name."""
     if value is None:
         return None
     return int(value) if value.removeprefix("-").isdigit() else value
@@ -77,7 +77,8 @@ def _least(count: int) -> dict[str, Any]:
 
 
 _INSIDE: dict[str, Any] = {"type": click.FloatRange(0, 1, min_open=True, max_open=True)}
-# what a type does not say about a flag, by the name of its setting, which means the same everywhere
+# what the type of a setting does not say about its flag, by the name of the setting; a name means
+# the same in every command
 LOOKS: dict[str, dict[str, Any]] = {
     "precision": {"type": click.Choice(["auto", "float32", "bfloat16", "float16"])},
     "sample": {"type": click.Choice(["in-sample", "out-of-sample", "unknown"])},

@@ -21,29 +21,30 @@ Examples:
   hardsight patch apply fixes.csv --data photos/ --out photos-fixed/
   hardsight score --data photos/ --patch fixes.csv --model net.py:make --out again
 """
-_SHOWN = 10  # conflicts
+_SHOWN = 10  # conflicts that are printed; the others are counted
 
 
 @click.group(cls=Group, epilog=_EPILOG)
 def patch() -> None:
-    """Take home what was decided: a patch of the labels, and a corrected copy of the data."""
+    """Turn decisions into a patch of the labels, and a patch into a corrected copy of the data."""
 
 
 @patch.command(epilog=_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
-              help="A .csv, .jsonl or .parquet file; RUN/patch.csv by default.")  # fmt: skip
+              help="A .csv, .jsonl or .parquet file; by default RUN/patch.csv.")  # fmt: skip
 @click.option("--resolve", default="drop", show_default=True, is_eager=True,
               type=click.Choice(["drop", "majority", "newest", "keep"]),
-              help="Where reviewers disagree: leave the example out, take what most of them or "
-              "what the last one said, or keep all decisions to be merged.")  # fmt: skip
+              help="If reviewers disagree about an example: leave it out (drop), take the majority "
+              "or the newest decision, or keep all decisions to merge them later.")  # fmt: skip
 @old_option("--conflicts", "--resolve", values={"leave-out": "drop"},
             type=click.Choice(["leave-out", "majority", "newest", "keep"]))  # fmt: skip
 @click.option("--reviewer", "reviewers", multiple=True, metavar="NAME",
               help="Only the decisions of this reviewer; may be repeated.")  # fmt: skip
 @click.option("--cannot-tell", type=click.Choice(["keep", "drop"]), default="keep",
               show_default=True,
-              help="drop: the patch says to leave out what nobody could tell.")  # fmt: skip
+              help="What the patch says about examples that were marked cannot tell: keep them "
+              "with their old label, or drop them from the data.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
 @json_option
 def export(
@@ -54,7 +55,7 @@ def export(
     cannot_tell: str,
     overwrite: bool,
 ) -> None:
-    """Write what was decided about RUN as a patch: a row per decision.
+    """Write the decisions about RUN as a patch with one row per decision.
 
     Its columns are index, id, old and new class by number and name, verdict, reviewer, time,
     reason, evidence, and the fingerprint of the data.
@@ -79,7 +80,7 @@ def export(
 
 
 def _data_and_copy(run: Path) -> list[str]:
-    """The flags that name the data of a run and a copy of it, which has the same ending."""
+    """Flags that name the data of a run and a copy of it with the same file extension."""
     from hardsight.table import read_table
 
     metadata = read_table(run).metadata
@@ -89,7 +90,7 @@ def _data_and_copy(run: Path) -> list[str]:
     named = [word for key in keys if about.get(key)
              for word in (f"--{key.replace('_', '-')}", str(about[key]))]  # fmt: skip
     suffix = Path(data).suffix if Path(data).is_file() else ""
-    # such a file holds embeddings alone; the others that were named no table knows
+    # an .npy file holds only embeddings, and the table does not record where the labels were
     others = ["--labels", "LABELS.npy"] if suffix == ".npy" else []
     if others and metadata["model"]["spec"] == "stored head":
         others += ["--class-weights", "WEIGHTS"]
@@ -100,22 +101,23 @@ def _data_and_copy(run: Path) -> list[str]:
 @click.argument("patches", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--data", required=True, help="The data that was scored and reviewed.")
 @click.option("--out", required=True, type=click.Path(path_type=Path),
-              help="The copy: a folder for a folder and for idx files, else a file with the same "
-              "ending.")  # fmt: skip
-@click.option("--split", help="As the data was scored.")
-@click.option("--labels", help="As the data was scored; then these alone are copied.")
-@click.option("--class-weights", help="As the data was scored.")
-@click.option("--bias", help="As the data was scored.")
+              help="The copy to write: a folder if the data is a folder or idx files, otherwise a "
+              "file with the same extension.")  # fmt: skip
+@click.option("--split", help="The same as for `hardsight score`.")
+@click.option("--labels", help="The same as for `hardsight score`; the copy then holds only the "
+              "labels.")  # fmt: skip
+@click.option("--class-weights", help="The same as for `hardsight score`.")
+@click.option("--bias", help="The same as for `hardsight score`.")
 @click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="As the data was scored.")  # fmt: skip
-@click.option("--text-column", help="As the data was scored.")
-@click.option("--label-column", help="As the data was scored.")
-@click.option("--image-column", help="As the data was scored.")
+              help="The same as for `hardsight score`.")  # fmt: skip
+@click.option("--text-column", help="The same as for `hardsight score`.")
+@click.option("--label-column", help="The same as for `hardsight score`.")
+@click.option("--image-column", help="The same as for `hardsight score`.")
 @click.option("--cannot-tell", type=click.Choice(["keep", "drop"]), default="keep",
               show_default=True,
-              help="Keep examples that nobody could tell, with their old label, or leave them "
-              "out.")  # fmt: skip
-@click.option("--copy", is_flag=True, help="Copy pictures instead of making hard links.")
+              help="Keep examples that were marked cannot tell with their old label, or leave "
+              "them out.")  # fmt: skip
+@click.option("--copy", is_flag=True, help="Copy pictures instead of hard-linking them.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier copy at --out.")
 @json_option
 def apply(
@@ -136,9 +138,10 @@ def apply(
 ) -> None:
     """Write a corrected copy of the data; the data itself is never touched.
 
-    Folders of class folders, CSV lists, JSONL and parquet files, idx files and .npz, .npy or
-    .safetensors arrays keep their form. Several PATCHES are applied one after the other. A patch
-    of other data, or of data that has changed since it was scored, is refused.
+    The copy has the form of the data: a folder of class folders, a CSV list, a JSONL or parquet
+    file, idx files, or .npz, .npy or .safetensors arrays. Several PATCHES are applied one after the
+    other. A patch is refused if it belongs to other data, or if the data has changed since it was
+    scored.
     """
     from hardsight.exchange import apply_patch
 
@@ -155,10 +158,11 @@ def apply(
 @patch.command(epilog=_EPILOG)
 @click.argument("patches", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
-              help="A .csv, .jsonl or .parquet file; else conflicts are only listed.")  # fmt: skip
+              help="File to write, .csv, .jsonl or .parquet; without it, conflicts are only "
+              "listed.")  # fmt: skip
 @click.option("--resolve", type=click.Choice(["majority", "newest", "drop", "keep"]),
-              help="Where people disagree: take what most of them or what the last one said, leave "
-              "the example out, or keep all decisions. Ties are left out.")  # fmt: skip
+              help="If people disagree about an example: take the majority (ties are left out) or "
+              "the newest decision, leave it out (drop), or keep all decisions.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
 @json_option
 def merge(
@@ -166,8 +170,8 @@ def merge(
 ) -> None:
     """Join the patches of several people into one, and list where they disagree.
 
-    If they do, nothing is written and the command ends with exit code 1, unless --resolve says
-    what to do. Of two decisions of one person about one example the later one counts.
+    If they disagree and --resolve does not say what to do, nothing is written and the exit code is
+    1. If a person decided twice about an example, the later decision counts.
     """
     from hardsight.patch import conflicts_of, merged, read_patch, resolved, write_patch
 
@@ -177,7 +181,7 @@ def merge(
     if disputed and resolve is None:
         tell(_facts(whole, disputed, None), lambda: _say_conflicts(disputed, whole, kept=True))
         raise click.ClickException(
-            f"people disagree about {len(disputed):,} examples, and nothing was written; say what "
+            f"people disagree about {len(disputed):,} examples, so nothing was written; say what "
             "to do with --resolve majority, newest, drop or keep"
         )
     made = whole if resolve in (None, "keep") else resolved(whole, str(resolve))
@@ -187,9 +191,9 @@ def merge(
         _say_conflicts(disputed, made, kept=resolve == "keep")
         replaced = sum(map(len, parts)) - len(whole)
         if replaced:
-            click.echo(f"{replaced:,} decisions were there twice, or replaced by later ones")
+            click.echo(f"{replaced:,} decisions were duplicates, or replaced by later ones")
         if file is None:
-            click.echo(f"{len(made):,} decisions; name a file to write them to: --out merged.csv")
+            click.echo(f"{len(made):,} decisions; write them to a file with --out merged.csv")
         else:
             _say_patch(made, file)
 
@@ -202,12 +206,12 @@ def _facts(made: Patch, disputed: Sequence[Conflict], file: Path | None) -> dict
         "decisions": len(made),
         "verdicts": _counts(made),
         "reviewers": made.reviewers,
-        "conflicts": [{"index": int(one.index), "says": str(one)} for one in disputed],
+        "conflicts": [{"index": int(entry.index), "says": str(entry)} for entry in disputed],
     }
 
 
 def _counts(made: Patch) -> dict[str, int]:
-    """Decisions by verdict: those of two people about one example are two."""
+    """Number of decisions per verdict; two people who decide about one example count twice."""
     counts = made.to_pandas()["verdict"].value_counts()
     return {str(verdict): int(count) for verdict, count in counts.items()}
 

@@ -30,14 +30,14 @@ Examples:
 )  # fmt: skip
 @json_option
 def queue(model: str, data: str, **flags: Any) -> None:
-    """Say which examples of a pool to label next, for MODEL to learn most from.
+    """List the examples of a pool that are worth labelling next for MODEL.
 
     MODEL is named as in score: the folder of a trained model, file.py:factory, timm:NAME, ...
     """
     from hardsight.run.queue import queue as queued  # torch loads only when this runs
 
-    given = {name: value for name, value in flags.items() if value is not None}
-    table = queued(model, data, **given)
+    set_flags = {name: value for name, value in flags.items() if value is not None}
+    table = queued(model, data, **set_flags)
     facts = {
         "rows": len(table),
         "of": table.metadata["queue"]["pool"],

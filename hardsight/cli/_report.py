@@ -16,15 +16,15 @@ Examples:
 @click.command(cls=Command, epilog=_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
-              help="Where to write the page; in RUN by default.")  # fmt: skip
+              help="File to write; by default report.html or card.html in RUN.")  # fmt: skip
 @click.option("--title", help="Headline of the page.")
 @click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
 @json_option
 def report(run: Path, out: Path | None, title: str | None, overwrite: bool) -> None:
     """Write one self-contained HTML page about RUN, the folder of any finished run.
 
-    The page needs no network and no server: open it, mail it, archive it. The page in RUN itself is
-    replaced unasked, any other file only with --overwrite.
+    The page needs no network and no server, so it can be opened, mailed and archived. An earlier
+    page in RUN is replaced; any other file only with --overwrite.
     """
     from hardsight.report import write_report
 

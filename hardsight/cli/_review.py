@@ -17,22 +17,25 @@ Examples:
 @click.command(cls=Command, epilog=_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--port", type=click.IntRange(1, 65535),
-              help="Of the page; the next free one if it is in use.  [default: 8712]")  # fmt: skip
+              help="Port of the page; if it is in use, the next free one.  "
+              "[default: 8712]")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True,
-              help="Address to listen on; one beyond this machine asks for --token.")  # fmt: skip
+              help="Address to listen on. An address that other machines can reach requires "
+              "--token.")  # fmt: skip
 @click.option("--token", envvar="HARDSIGHT_TOKEN", show_envvar=True,
-              help="What requests must bring; a random one by default.")  # fmt: skip
+              help="Secret that every request must send; random by default.")  # fmt: skip
 @click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME[:PORT]",
-              help="A further name of the page, such as that of a proxy.")  # fmt: skip
-@click.option("--data", help="Where the data lies now, if not where it was scored.")
-@click.option("--card", help="Folder of `hardsight evaluate` on the same data: its Grad-CAM maps.")
+              help="Another host name of the page, such as that of a proxy.")  # fmt: skip
+@click.option("--data", help="Where the data is now, if it has moved since it was scored.")
+@click.option("--card", help="Folder that `hardsight evaluate` wrote for the same data, to show "
+              "its Grad-CAM maps.")  # fmt: skip
 @click.option(
     "--model",
     metavar="SPEC",
-    help="Makes Grad-CAM maps, in place of the model that the run names; its code is run.",
+    help="Model that makes Grad-CAM maps, in place of the one that RUN names. Its code is run.",
 )
-@click.option("--weights", metavar="FILE", help="Of --model.")
-@click.option("--no-browser", is_flag=True, help="Print the address only.")
+@click.option("--weights", metavar="FILE", help="Weights of --model.")
+@click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
 def review(
     run: Path,
     port: int | None,
@@ -45,10 +48,10 @@ def review(
     weights: str | None,
     no_browser: bool,
 ) -> None:
-    """Look at the suspects of RUN one by one and fix their labels, in the browser.
+    """Go through the suspects of RUN one by one in the browser, and fix their labels.
 
-    Every decision is stored in RUN/review.sqlite before the next picture shows. Press ? in the
-    page for the keys. Ctrl-C ends it; start it again to go on.
+    Every decision is stored in RUN/review.sqlite before the next picture is shown. Press ? in the
+    page to see the keys. Stop with Ctrl-C; the same command continues where you left off.
     """
     from hardsight.review import Review, open_in_browser
 

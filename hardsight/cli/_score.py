@@ -23,14 +23,14 @@ Examples:
   hardsight score config.toml --engine ray --ray-address auto --out /shared/run
 
 \b
-Every example scored by a model that did not see it, which is what finds wrong labels:
+Score every example by a model that was not trained on it, which finds wrong labels best:
   hardsight score --out-of-sample 5 --recipe recipe.toml --out run
   hardsight score --out-of-sample 5 --data embeddings.npy --labels labels.npy --out run
 """
 _OF_RECIPES = ("out", "data_root", "device", "seed", "resume", "overwrite")
 _RECIPE = (
-    "With --out-of-sample: a recipe of `hardsight train`, by which a model is trained for each "
-    "fold. It names the data and the model."
+    "With --out-of-sample: a recipe of `hardsight train`, which trains a model for each fold. It "
+    "names the data and the model."
 )
 
 
@@ -50,9 +50,9 @@ _RECIPE = (
 def score(
     config: Path | None, recipe: Path | None, overrides: tuple[str, ...], **flags: Any
 ) -> None:
-    """Score every example of labelled data and write one table, a row per example.
+    """Score every example of labelled data, and write a table with a row per example.
 
-    CONFIG is an optional TOML file with the same keys as the options; options override it.
+    CONFIG is an optional TOML file with the same keys as the options. Options override it.
     """
     set_flags = {name: value for name, value in flags.items() if value is not None}
     if recipe is not None:
@@ -75,7 +75,7 @@ def score(
 
 
 def summary_of(table: ScoreTable) -> dict[str, Any]:
-    """What a program wants to know of a run that has just been scored."""
+    """The facts about a scored run that ``--json`` prints."""
     return {
         "table": table.path,
         "rows": len(table),
@@ -86,29 +86,29 @@ def summary_of(table: ScoreTable) -> dict[str, Any]:
 
 
 def _by_recipe(
-    recipe: Path, overrides: tuple[str, ...], config: Path | None, given: dict[str, Any]
+    recipe: Path, overrides: tuple[str, ...], config: Path | None, set_flags: dict[str, Any]
 ) -> None:
     """Train a model for each fold, as `hardsight train --folds` does."""
-    folds = given.pop("out_of_sample", None)
+    folds = set_flags.pop("out_of_sample", None)
     if folds is None:
         raise click.UsageError(
-            "--recipe trains a model for each fold: say how many, --out-of-sample 5"
+            "--recipe trains a model for each fold; say how many folds with --out-of-sample 5"
         )
-    others = [f"--{name.replace('_', '-')}" for name in given if name not in _OF_RECIPES]
+    others = [f"--{name.replace('_', '-')}" for name in set_flags if name not in _OF_RECIPES]
     if config is not None or others:
         named = ", ".join([*(["CONFIG"] if config else []), *others])
         raise click.UsageError(
             f"{named} cannot be used with --recipe, which says what is trained and scored; change "
-            "it by --set KEY=VALUE"
+            "a key of the recipe with --set KEY=VALUE"
         )
     from hardsight.cli._train import tell_folds
     from hardsight.run.train import TrainConfig, run_train
 
-    root = given.pop("data_root", None)
+    root = set_flags.pop("data_root", None)
     if root is not None:
         overrides = (*overrides, f"data.root={json.dumps(root)}")
     try:
-        result = run_train(TrainConfig.load(recipe, overrides, folds=folds, **given))
+        result = run_train(TrainConfig.load(recipe, overrides, folds=folds, **set_flags))
     except KeyboardInterrupt:
         raise click.ClickException("stopped; continue with the same command and --resume") from None
     tell_folds(result)

@@ -19,7 +19,7 @@ Examples:
 
 
 def _share_or_number(ctx: click.Context, param: click.Parameter, value: str) -> int | float:
-    """``0.5`` as a share, ``5000`` as a number of rows."""
+    """Read ``0.5`` as a share and ``5000`` as a number of rows."""
     try:
         return int(value) if value.lstrip("+-").isdigit() else float(value)
     except ValueError:
@@ -36,11 +36,11 @@ def _share_or_number(ctx: click.Context, param: click.Parameter, value: str) -> 
     how={"type": click.Choice(["coverage", "hardest", "easiest", "moderate", "random"])},
 )  # fmt: skip
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path),
-              help="List of rows to write, .parquet, for train and score.")  # fmt: skip
+              help="File to write the list of rows to, .parquet, for train and score.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
 @json_option
 def select(run: Path, out: Path, overwrite: bool, **flags: Any) -> None:
-    """Choose the rows of RUN that are worth keeping, and write their list.
+    """Choose the rows of RUN that are worth keeping, and write a list of them.
 
     RUN is the folder of a scored dataset or of a tracked training run, or its table.
     """
@@ -50,10 +50,10 @@ def select(run: Path, out: Path, overwrite: bool, **flags: Any) -> None:
 
     if out.exists() and not overwrite:
         raise RunExistsError(f"{out} exists; name another file, or replace it with --overwrite")
-    given = {name: value for name, value in flags.items() if value is not None}
+    set_flags = {name: value for name, value in flags.items() if value is not None}
     table = read_table(run)
-    rows = selected(table, **given)
-    write_rows(out, table, rows, **given)
+    rows = selected(table, **set_flags)
+    write_rows(out, table, rows, **set_flags)
     facts = {"rows": len(rows), "of": len(table), "out": out}
     tell(facts, lambda: _print(len(rows), len(table), out))
 

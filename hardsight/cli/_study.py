@@ -18,7 +18,7 @@ _SCORE = "run/score/_score.py:score"
 _HUMAN = "run/study/_study.py:study_human"
 _DEGRADATION = "run/study/_study.py:study_degradation"
 _FILE = {"type": click.Path(path_type=Path)}
-_OUT = "Folder for study.json, study.md and figures; by default {}."
+_OUT = "Folder to write study.json, study.md and figures into; by default {}."
 _HUMAN_EPILOG = """\b
 FILE is one of
   people.csv        columns id,frequency   (id as in the table, or the file name)
@@ -26,8 +26,9 @@ FILE is one of
   counts.npy        [N, C]: how many people chose each class, in the order of the data
   data.parquet      with a column human_counts, such as cifar10/cifar10-test.parquet
 
-A hardness should fall where more people chose the label, so its coefficient is negative. AVH and
-confidence share the human column: the default test allows for it, the paper's does not.
+The more people chose the label, the lower a hardness score should be, so its coefficient should be
+negative. AVH and confidence are both correlated with the same human column; the default test takes
+that into account, the paper's does not.
 
 \b
 Examples:
@@ -37,7 +38,7 @@ Examples:
 """
 
 
-_HELP = """Statistics on your own data: scores against people, degradations, training.
+_HELP = """Compare scores on your own data with people, degradations and training.
 
 \b
 hardsight study human TABLE --human FILE         scores against human selection frequency
@@ -62,11 +63,11 @@ def study() -> None:
 )  # fmt: skip
 @json_option
 def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
-    """Hold every score of TABLE against how often people chose the label.
+    """Compare every score of TABLE with how often people chose the label.
 
-    TABLE is a folder that `hardsight score` wrote, or its table.parquet. Printed and written: the
-    correlations with intervals, total, per bin of human frequency and within classes; AVH against
-    model confidence by a dependent test; and the AVH paper's four hypotheses, in words.
+    TABLE is a folder that `hardsight score` wrote, or its table.parquet. The command prints and
+    writes the correlations with intervals (overall, per bin of human frequency and within classes),
+    a test of AVH against model confidence, and the AVH paper's four hypotheses in words.
     """
     from hardsight.run.study import study_folder, study_human
 
@@ -77,8 +78,8 @@ def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
 
 
 _DEGRADATION_EPILOG = """\
-Every picture is scored at every level, with the same draw of noise scaled by the level. A good
-hardness rises as pictures get harder to see.
+Every picture is scored at every level, with the same random noise scaled by the level. A good
+hardness score rises as pictures get harder to see.
 
 \b
 Examples:
@@ -102,10 +103,10 @@ Examples:
 )  # fmt: skip
 @json_option
 def degradation(out: Path, **options: Any) -> None:
-    """Score the same pictures at levels of noise and of contrast.
+    """Score the same pictures at several levels of noise and contrast.
 
-    Printed and written: accuracy and the mean of each score per level, and how the score follows
-    the level, over all pictures and within each picture.
+    The command prints and writes the accuracy and the mean of each score at each level, and how
+    closely the score follows the level, over all pictures and within each picture.
     """
     from hardsight.run.study import study_degradation
 
@@ -115,7 +116,7 @@ def degradation(out: Path, **options: Any) -> None:
 
 
 _DYNAMICS_EPILOG = """\b
-A recipe records what this reads with
+This reads what a training run has recorded, if its recipe has one of
   track_test = true    the test split after every epoch (examples the model never trains on)
   track = true         every training example (study them with --examples train)
 
@@ -135,10 +136,11 @@ Examples:
 )  # fmt: skip
 @json_option
 def dynamics(runs: tuple[Path, ...], out: Path | None, **options: Any) -> None:
-    """Follow norm, AVH, confidence and accuracy of RUNS, folders that `hardsight train` wrote.
+    """Show how norm, AVH, confidence and accuracy change during the training of RUNS.
 
-    Printed and written: the curves over epochs (which count from 1), overall and by human
-    frequency, and whether the AVH paper's four observations hold, with numbers.
+    RUNS are folders that `hardsight train` wrote. The command prints and writes the curves over
+    epochs (counted from 1), overall and by human frequency, and whether the AVH paper's four
+    observations hold, with numbers.
     """
     from hardsight.run.study import study_dynamics, study_folder
 
@@ -149,7 +151,7 @@ def dynamics(runs: tuple[Path, ...], out: Path | None, **options: Any) -> None:
 
 
 def _tell(tables: Sequence[StudyTable], folder: Path) -> None:
-    """The tables on the terminal, and where everything lies."""
+    """Write the page of a study, and print its tables and the paths of its files."""
     from hardsight.report import write_study
 
     page = write_study(folder)
@@ -157,9 +159,9 @@ def _tell(tables: Sequence[StudyTable], folder: Path) -> None:
         "page": page,
         "study": page.with_name("study.json"),
         "tables": [
-            {"title": one.title, "columns": list(one.columns), "rows": [list(r) for r in one.rows],
-             "note": one.note}
-            for one in tables
+            {"title": table.title, "columns": list(table.columns),
+             "rows": [list(row) for row in table.rows], "note": table.note}
+            for table in tables
         ],
     }  # fmt: skip
     tell(facts, lambda: _print(tables, page))

@@ -1,4 +1,4 @@
-"""Tables on a terminal, whose words stay whole if there is room."""
+"""Print tables on a terminal, without breaking words if there is room."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def print_table(
 ) -> None:
     """Print a table of plain text; markup in it is printed as it is.
 
-    No lines between columns, and no column narrower than its words: broken words are harder to
-    read than cells of several lines. Columns that do not fit follow below, each part with the
-    first column before it.
+    There are no lines between columns, and no column is narrower than its longest word: broken
+    words are harder to read than cells of several lines. Columns that do not fit are printed below
+    the others, next to a copy of the first column.
     """
     from rich.markup import escape
 
@@ -46,7 +46,7 @@ def _print_part(console: Console, texts: Sequence[Sequence[str]]) -> None:
 
 
 def _parts(texts: Sequence[Sequence[str]], room: int) -> list[list[int]]:
-    """Columns to print together, as many as fit by their words; the first is in every part."""
+    """Groups of columns whose longest words fit beside each other; each has the first column."""
     needed = [_GAP + _longest_word(column) for column in texts]
     parts = [[0]] if texts else []
     for at in range(1, len(texts)):
@@ -57,9 +57,10 @@ def _parts(texts: Sequence[Sequence[str]], room: int) -> list[list[int]]:
 
 
 def _widths(texts: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Of each column its longest word; then what is left, to those whose cells need most lines.
+    """The width of each column: its longest word, and a share of the room that is left.
 
-    If not even the words fit, the widest give way.
+    Room that is left goes to the column whose cells would take the most lines. If not even the
+    words fit, the widest columns become narrower.
     """
     room -= _GAP * len(texts)
     whole = [max(map(len, column)) for column in texts]

@@ -34,14 +34,17 @@ Examples:
 
 @click.command(cls=Command, on_ranks=True, epilog=_EPILOG)
 @click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path))
-@flags_of(_RECIPE, "out", out={"help": "Folder of the run, over the recipe's."})
+@flags_of(_RECIPE, "out", out={"help": "Folder of the run, in place of the recipe's."})
 @flags_of("run/train/_config.py:DataConfig", "root", names_of={"root": "data_root"})
 @flags_of(_RECIPE, "folds", "device", "epochs", "seed", "resume", "overwrite", defaults=False)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of RECIPE, in TOML syntax.")  # fmt: skip
 @json_option
 def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **flags: Any) -> None:
-    """Train the model of RECIPE, a TOML file, and keep it in a folder that can be scored."""
+    """Train the model that RECIPE, a TOML file, describes.
+
+    The folder of the run can be given to `hardsight score --model`.
+    """
     from hardsight.run.train import (
         FoldsResult,
         TrainConfig,
@@ -75,7 +78,7 @@ def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **fla
 def _continued(
     recipe: Path, out: str, overrides: tuple[str, ...], set_flags: dict[str, Any]
 ) -> str:
-    """The command that goes on, with everything that the interrupted one said."""
+    """The command that continues an interrupted run, with the same flags and overrides."""
     words = ["hardsight", "train", str(recipe), "--resume", "--out", out]
     for name, value in set_flags.items():
         if name not in ("out", "resume", "overwrite"):
@@ -86,7 +89,7 @@ def _continued(
 
 
 def tell_folds(result: Any) -> None:
-    """Say what came of training by folds; `hardsight score --out-of-sample` says the same."""
+    """Print the result of training by folds, also for `hardsight score --out-of-sample`."""
     facts = {
         "out": result.folder,
         "table": result.table.path,
@@ -103,8 +106,8 @@ def _print_folds(result: Any) -> None:
     console, table = Console(highlight=False), result.table
     each = [fold["accuracy"] for fold in result.folds]
     console.print(
-        f"[bold]{len(table):,} rows[/], each scored by the one of {len(each)} models that did not "
-        "see it",
+        f"[bold]{len(table):,} rows[/], each scored by the one of {len(each)} models that was not "
+        "trained on it",
         soft_wrap=True,
     )
     console.print(

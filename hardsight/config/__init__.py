@@ -1,4 +1,4 @@
-"""Settings: stated once, read from TOML, overridden by ``KEY=VALUE``, never guessed."""
+"""Settings that are written down once, read from TOML, and overridden by ``KEY=VALUE``."""
 
 from hardsight.config._keys import EvaluateKeys as EvaluateKeys
 from hardsight.config._keys import ScoreKeys as ScoreKeys

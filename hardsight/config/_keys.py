@@ -1,11 +1,15 @@
-"""What an editor shows of settings that are made from a signature; a test compares the two."""
+"""Keyword types for editors, which cannot see settings made at run time.
 
-# annotations are evaluated here: written as text, ``Required`` would not count in Python 3.11
+``Settings`` makes its fields from the signature of a function when a class is defined. Editors and
+type checkers do not run that, so the keys are written out here; a test compares the two.
+"""
+
+# no ``from __future__ import annotations``: as text, ``Required`` would not count in Python 3.11
 from typing import Required, TypedDict
 
 
 class _ModelKeys(TypedDict, total=False):
-    """What a verb is told of a model, its data and its run."""
+    """Settings of a model, its data and its run."""
 
     data: Required[str]
     weights: str | None

@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses, held to their rules: from TOML, then from ``KEY=VALUE``."""
+"""Load settings from TOML and ``KEY=VALUE`` into frozen dataclasses, and check them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hardsight.errors import ConfigError, MissingDataError
 from hardsight.registry import unknown_name
 
 Config = TypeVar("Config")
-# what the rules of a setting are called in the metadata of its field
+# keys of the metadata of a dataclass field, which hold the rules of a setting
 _CHOICES, _CALLED, _ONLY_WITH, _OFF = "choices", "called", "only_with", "off"
 _ONE_FOR_ALL = "one_for_all"
-# the ends of the types that tensors have: int64 and float32
+# the largest values of int64 and float32, which tensors have
 _LARGEST_INT, _LARGEST_FLOAT = 2**63 - 1, 3.4028234e38
-# annotations are text, and evaluating them takes longer than all else here
+# cached, because annotations are text and evaluating them takes longer than everything else here
 _types_of: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
 
@@ -34,7 +34,7 @@ class FromFile:
     def load(
         cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
     ) -> Self:
-        """Settings from a TOML file, ``KEY=VALUE`` overrides and keywords, the last one winning."""
+        """Load settings from a TOML file, ``KEY=VALUE`` overrides and keywords; the last wins."""
         return load_config(cls, file, overrides, given)
 
 
@@ -44,14 +44,14 @@ def load_config(
     overrides: Sequence[str] = (),
     given: Mapping[str, Any] | None = None,
 ) -> Config:
-    """A ``kind`` from a TOML file, then from ``KEY=VALUE`` overrides, then from given values.
+    """Load a ``kind`` from a TOML file, ``KEY=VALUE`` overrides and Python values, in this order.
 
     Args:
         kind: a frozen dataclass; its fields are the valid keys.
         file: TOML with those keys at top level; ``None`` for overrides alone.
-        overrides: values in TOML syntax; a bare word is a string. ``optimizer.lr=0.1`` reaches
-            into the table ``optimizer``.
-        given: values as Python has them, such as those of flags.
+        overrides: values in TOML syntax; a bare word is a string. ``optimizer.lr=0.1`` sets a key
+            inside the table ``optimizer``.
+        given: Python values, such as those of flags.
 
     Raises:
         MissingDataError: there is no such file.
@@ -66,7 +66,8 @@ def load_config(
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
             raise ConfigError(f"{path} is not valid TOML: {err}") from err
-    # overrides reach into tables, so a plain value that stands for one becomes it first
+    # ``model = "resnet18"`` becomes a table first, so that an override such as ``model.head=fc``
+    # can add a key to it
     values = _with_tables(kind, values)
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -80,16 +81,16 @@ def load_config(
 def config_from(
     kind: type[Config], values: Mapping[str, Any], *, where: str, base: Config | None = None
 ) -> Config:
-    """A ``kind`` from plain values, each checked against its field.
+    """Make a ``kind`` from plain values, each checked against its field.
 
     Args:
         kind: a dataclass; its fields are the valid keys.
-        values: by key.
-        where: where they were written, in words.
-        base: has the values of the keys that are left out; their own defaults by default.
+        values: the values by key.
+        where: where the values were written, for error messages.
+        base: where to take the values of missing keys from; by default from their own defaults.
 
-    A field whose type is a dataclass takes a table. If that dataclass states ``SHORTHAND``, the
-    name of one of its fields, a plain value stands for a table with this field alone.
+    A field whose type is a dataclass takes a table. If that dataclass has ``SHORTHAND``, the name
+    of one of its fields, a plain value stands for a table with only this field.
 
     Raises:
         ConfigError: a key is unknown, missing or has a value of the wrong type.
@@ -115,7 +116,7 @@ def config_from(
         default = default_of(fields[key]) if base is None else getattr(base, key)
         value = _spread(value, types_of[key], fields[key])
         checked[key] = fitted(value, types_of[key], key, where, default, of=kind)
-    # a base has every key: beside it none can be missing
+    # a base has every key, so with a base none can be missing
     known = checked
     if base is not None:
         known = {**{name: getattr(base, name) for name in fields}, **checked}
@@ -128,7 +129,7 @@ def config_from(
 
 
 def defaults_of(kind: type[Any]) -> dict[str, Any]:
-    """The values of all fields that have one by default, tables as nested dictionaries.
+    """The defaults of all fields that have one, with tables as nested dictionaries.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,7 @@ def defaults_of(kind: type[Any]) -> dict[str, Any]:
         table = types_of[field.name]
         if dataclasses.is_dataclass(table):
             defaults[field.name] = defaults_of(typing.cast(type[Any], table))
-        # a default of the table as a whole goes over those of its keys
+        # a default of the whole table overrides the defaults of its keys
         if field.default is not dataclasses.MISSING:
             defaults[field.name] = _plain(field.default)
         elif field.default_factory is not dataclasses.MISSING:
@@ -153,14 +154,14 @@ def defaults_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as dictionaries, also in a list of them."""
+    """A value with dataclasses turned into dictionaries, also inside a tuple."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def toml_value(text: str) -> Any:
-    """A value in TOML syntax; a bare word is a string.
+    """Parse a value in TOML syntax; a bare word is a string.
 
     Example:
         >>> toml_value("0.5"), toml_value("[1, 2]"), toml_value("cosine")
@@ -173,7 +174,7 @@ def toml_value(text: str) -> Any:
 
 
 def _with_tables(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Plain values that stand for a table as that table, so that overrides reach into it."""
+    """The values with each shorthand written out as its table, which overrides can then change."""
     types_of = _types_of(kind)
     tables = dict(values)
     for key, value in values.items():
@@ -190,7 +191,7 @@ def _put(values: dict[str, Any], key: str, value: Any, override: str) -> None:
         inner = values.setdefault(name, {})
         if not isinstance(inner, dict):
             raise ConfigError(
-                f"cannot apply {override!r}: {name} is {inner!r}, no table; write it as a table "
+                f"cannot apply {override!r}: {name} is {inner!r}, not a table; write it as a table "
                 "first"
             )
         values = inner
@@ -198,7 +199,7 @@ def _put(values: dict[str, Any], key: str, value: Any, override: str) -> None:
 
 
 def _spread(value: Any, expected: Any, field: dataclasses.Field[Any]) -> Any:
-    """A number as the list that it may stand for: of as many as there have to be, or of one."""
+    """Turn one number into a list of equal numbers, if the field accepts one for all."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (is_number and field.metadata.get(_ONE_FOR_ALL)):
         return value
@@ -210,15 +211,15 @@ def _spread(value: Any, expected: Any, field: dataclasses.Field[Any]) -> Any:
 def fitted(
     value: Any, expected: Any, key: str, where: str, default: Any = None, *, of: type | None = None
 ) -> Any:
-    """``value`` as a type wants it; lists become tuples, whole numbers may stand for floats.
+    """Convert ``value`` to a type: lists become tuples, and whole numbers become floats.
 
     Args:
-        value: as somebody wrote it.
-        expected: the type of the field or the parameter, resolved.
-        key: what it is called.
-        where: where it was written, in words.
-        default: of the field; a table that leaves keys out takes those of its default.
-        of: the table whose key it is; a refusal quotes what that says about the key.
+        value: the value as the user wrote it.
+        expected: the type of the field or parameter, resolved.
+        key: the name of the key, for error messages.
+        where: where the value was written, for error messages.
+        default: the default of the field; a table takes its missing keys from there.
+        of: the class that has the key; an error message quotes its text about the key.
 
     Raises:
         ConfigError: the value is of another type.
@@ -228,7 +229,7 @@ def fitted(
         if typing.get_origin(expected) in (typing.Union, types.UnionType)
         else (expected,)
     )
-    # the order is that of the annotation: ``int | float`` keeps 3 whole
+    # options are tried in the order of the annotation, so that ``int | float`` keeps 3 an int
     for option in options:
         origin = typing.get_origin(option) or option
         if dataclasses.is_dataclass(origin):
@@ -240,7 +241,7 @@ def fitted(
             return _fitted_tuple([value], typing.get_args(option), key, where)
         if origin is float and isinstance(value, int) and not isinstance(value, bool):
             return float(_computable(value, float, key, where))
-        # to Python, true is the number 1; to somebody who writes it, it is not
+        # in Python a bool is an int, but ``epochs = true`` is a mistake
         if isinstance(value, origin) and isinstance(value, bool) == (origin is bool):
             return _computable(value, origin, key, where)
     names = [getattr(option, "__name__", str(option)) for option in options]
@@ -251,10 +252,10 @@ def fitted(
 
 
 def _computable(value: Any, kind: Any, key: str, where: str) -> Any:
-    """``value``, unless it is a number that tensors cannot hold.
+    """Return ``value``, or raise if it is a number too large for a tensor.
 
-    Python and TOML know no largest number; torch does, and would stop at it in the middle of a run.
-    Infinity and NaN are left to the checks of each setting, which know what they would mean.
+    Python and TOML have no largest integer, but torch does and would fail in the middle of a run.
+    Infinity and NaN are left to the check of each setting, which knows what they would mean.
     """
     largest = {int: _LARGEST_INT, float: _LARGEST_FLOAT}.get(kind)
     if largest is not None and largest < abs(value) < math.inf:
@@ -273,11 +274,11 @@ def _short(number: float) -> str:
 
 
 def _fitted_table(value: Any, kind: Any, key: str, where: str, default: Any) -> Any:
-    """A nested table, or the plain value that may stand for it.
+    """A nested table, made from a mapping or from the plain value that stands for it.
 
-    Keys that a table leaves out are those of the field's default: ``retrain.epochs = 3`` leaves the
-    learning rate of ``retrain`` alone. A table of another name (``adam`` instead of ``sgd``) is
-    another thing, and has defaults of its own.
+    Missing keys keep the value they have in the field's default, so ``retrain.epochs = 3`` leaves
+    the learning rate of ``retrain`` alone. A table with another name, such as ``adam`` in place of
+    ``sgd``, has defaults of its own.
     """
     if isinstance(value, kind):
         return value
@@ -286,7 +287,7 @@ def _fitted_table(value: Any, kind: Any, key: str, where: str, default: Any) -> 
         if shorthand is None:
             raise ConfigError(f"in {where}: expected {key} to be a table, got {value!r}")
         value = {shorthand: value}
-    # a table without a name is one of the default's kind
+    # a table that does not name its kind has the kind of the default
     named = getattr(default, "name", None)
     base = default if isinstance(default, kind) and value.get("name", named) == named else None
     return config_from(kind, value, where=f"{where}, [{key}]", base=base)
@@ -311,17 +312,17 @@ def setting(
     off: Any = dataclasses.MISSING,
     one_for_all: bool = False,
 ) -> Any:
-    """A field of a table with rules of its own, which :func:`check_settings` enforces.
+    """A dataclass field with rules of its own, which :func:`check_settings` enforces.
 
     Args:
-        default: of the field.
-        choices: the values it may have; any by default.
-        called: what a message calls it, if that is not its name.
-        only_with: by another key of the table, the values beside which this field plays a part.
-            To state it beside another value is refused: who writes ``momentum`` next to ``adam``
-            expects something that would not happen.
-        off: a value that may be stated all the same, because it says what happens anyway.
-        one_for_all: one number may be written in place of a list of equal ones.
+        default: the default of the field.
+        choices: the allowed values; any value by default.
+        called: what error messages call the field, if not by its name.
+        only_with: the values of another key that this field needs to have an effect, by the name
+            of that key. Next to other values it is an error: somebody who writes ``momentum`` next
+            to ``adam`` expects something that would not happen.
+        off: a value that is allowed anyway, because it says what happens without the field.
+        one_for_all: whether one number may stand for a list of equal numbers.
     """
     rules = {
         _CHOICES: tuple(choices), _CALLED: called, _ONLY_WITH: only_with or {}, _OFF: off,
@@ -331,16 +332,16 @@ def setting(
 
 
 def check_settings(table: Any, *, where: str, stated: Collection[str] = ()) -> None:
-    """Raise if a field has a value it may not have, or one that would play no part.
+    """Raise if a field has a value that is not allowed, or one that would have no effect.
 
     Args:
-        table: a dataclass whose fields may be made by :func:`setting`.
-        where: the table, in words.
-        stated: keys that somebody wrote down; those with another value than their default count
-            in any case.
+        table: a dataclass with fields made by :func:`setting`.
+        where: where the table was written, for error messages.
+        stated: keys that the user wrote down; a key whose value differs from its default counts
+            as written down as well.
 
     Raises:
-        ConfigError: names the key, and what it needs.
+        ConfigError: a rule is broken; the message names the key and what it needs.
     """
     fields = dataclasses.fields(table)
     for field in fields:
@@ -348,7 +349,7 @@ def check_settings(table: Any, *, where: str, stated: Collection[str] = ()) -> N
         if rules.get(_CHOICES) and value not in rules[_CHOICES]:
             called = rules[_CALLED] or field.name
             raise ConfigError(f"in {where}: {unknown_name(called, value, list(rules[_CHOICES]))}")
-    # after all choices, so that a misspelt value is not blamed on the key beside it
+    # after all choices: a misspelt ``name = "sdg"`` is reported itself, not as a wrong ``momentum``
     for field in fields:
         value, rules = getattr(table, field.name), field.metadata
         is_stated = field.name in stated or value != default_of(field)
@@ -367,7 +368,7 @@ def _without_part(table: Any, key: str, other: str, values: Sequence[Any]) -> st
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field; ``MISSING`` if it has none."""
+    """The default of a field, or ``MISSING`` if it has none."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default

@@ -1,4 +1,4 @@
-"""Settings of a verb, made from the signature and the docstring of its function."""
+"""Make the settings of a function from its signature and its docstring."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ class Settings(FromFile):
     """Base of a frozen dataclass whose fields are the keywords of a function.
 
     A subclass names the function, ``of="run/score/_score.py:score"``, and keywords that a file
-    cannot have, ``without=("preprocessing",)``. Types are what TOML can say of those in the
-    signature, and the class documents each field as the function does. Fields of its own go over
-    the function's. Fields stand in the order of the signature, but for those named by ``first``
-    and ``last``.
+    cannot have, ``without=("preprocessing",)``. The types are those of the signature that TOML can
+    express, and the class documents each field as the function does. The subclass can redefine
+    fields. Fields are in the order of the signature, except for those in ``first`` and ``last``.
     """
 
     if TYPE_CHECKING:  # the fields are made below
@@ -34,7 +33,7 @@ class Settings(FromFile):
         cls, *, of: str, without: Sequence[str] = (), first: Sequence[str] = (),
         last: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        # not ``cls.__annotations__``, which would be the base's if the class has none
+        # ``cls.__annotations__`` would return those of the base if the class has none
         own = inspect.get_annotations(cls)
         keywords = {name: each for name, each in stated_in(of).items() if name not in without}
         fields = {name: _field(each) for name, each in keywords.items() if name not in own}
@@ -54,21 +53,21 @@ class Settings(FromFile):
 
 
 def _field(stated: Stated) -> tuple[Any, Any]:
-    """Type and default of a field."""
+    """The type and the default of a field."""
     kinds = stated.kinds
     if not any(kind is not None for kind in kinds):
-        raise TypeError(f"{stated.name}: {stated.annotation} is nothing that a file can hold")
+        raise TypeError(f"{stated.name}: {stated.annotation} is not a type that a file can hold")
     default = stated.default
     # a positional parameter that may be None has no default in Python, and need not be in a file
     if default is MISSING and None in kinds:
         default = None
-    if default is None and None not in kinds:  # of a parameter of any type
+    if default is None and None not in kinds:  # the annotation is ``Any``
         kinds = (*kinds, None)
     return functools.reduce(operator.or_, kinds), default
 
 
 def _documented(docstring: str, settings: Sequence[Stated]) -> str:
-    """A class's docstring, with the texts of the function."""
+    """The docstring of a class with the function's texts about its fields added."""
     lines = [inspect.cleandoc(docstring)]
     lines += [] if "Attributes:" in docstring else ["", "Attributes:"]
     for each in settings:

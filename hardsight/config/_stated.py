@@ -1,9 +1,9 @@
-"""What a function or a class states about its settings: names, types, defaults and texts.
+"""Read names, types, defaults and texts of settings from the source of a function or class.
 
-Every setting is stated once: as a keyword of a function with its line under ``Args``, or as a field
-of a dataclass with its line under ``Attributes``. Keys of TOML files and flags of the command line
-are made from that. It is read from the source, without importing it, because the help of a command
-must not wait for torch.
+Every setting is written down once: as a keyword of a function with its line under ``Args``, or as a
+field of a dataclass with its line under ``Attributes``. Keys of TOML files and flags of the command
+line are made from that. The source is parsed and not imported, because importing it would make the
+help of a command wait for torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 MISSING = dataclasses.MISSING
 _PACKAGE = Path(__file__).parents[1]
 _IN_PYTHON = " In Python "
-# types that a TOML file and a command line have, by how a signature writes them
+# annotation in a signature -> the type that TOML files and the command line have for it
 _PLAIN: dict[str, Any] = {
     "None": None,
     "str": str,
@@ -43,13 +43,13 @@ _PLAIN: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Stated:
-    """One setting, as its source states it.
+    """One setting as it is written in the source.
 
     Attributes:
-        name: of the keyword or field.
-        annotation: its type, as it is written.
-        default: its value; ``MISSING`` without one, or if it is not written out.
-        text: what it is, in one paragraph of reStructuredText.
+        name: the name of the keyword or field.
+        annotation: its type, as text.
+        default: its default; ``MISSING`` if it has none or one that is not a literal.
+        text: its description, one paragraph of reStructuredText.
     """
 
     name: str
@@ -59,24 +59,24 @@ class Stated:
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        """The types of its values in a file or on a command line, ``None`` among them."""
+        """The types that its value can have in a file or on a command line, including ``None``."""
         parts = [part.strip() for part in _split_union(self.annotation)]
         return tuple(dict.fromkeys(_PLAIN[part] for part in parts if part in _PLAIN))
 
     @property
     def said(self) -> str:
-        """The text without what concerns callers from Python alone, which comes last."""
+        """The text without its last part, "In Python ...", which only concerns Python callers."""
         return f" {self.text}".split(_IN_PYTHON)[0].strip()
 
 
 def stated_in(place: str) -> dict[str, Stated]:
-    """The settings that a function or a dataclass of this package states, by name.
+    """The settings of a function or dataclass of this package, by name.
 
     Args:
-        place: ``"run/score/_score.py:score"``: a file below the package, and the name in it.
+        place: a file of the package and a name in it, such as ``"run/score/_score.py:score"``.
 
     Raises:
-        LookupError: there is no such function or class, or one of its settings has no text.
+        LookupError: there is no such function or class, or a setting has no text.
 
     Example:
         >>> sample = stated_in("run/score/_score.py:score")["sample"]
@@ -97,7 +97,7 @@ def stated_in(place: str) -> dict[str, Stated]:
 def in_order(
     names: Iterable[str], first: Sequence[str] = (), last: Sequence[str] = ()
 ) -> list[str]:
-    """Names with some of them at the front and some at the end; the others keep their order.
+    """Move some names to the front and some to the end; the others keep their order.
 
     Example:
         >>> in_order(["seed", "data", "model", "out"], first=["data", "model"], last=["seed"])
@@ -111,15 +111,15 @@ def in_order(
 
 
 def described_in(docstring: str, section: str) -> dict[str, str]:
-    """The texts of a section such as ``Args``, by name, each as one line.
+    """The texts of a docstring section such as ``Args``, by name, each as one line.
 
     Example:
         >>> described_in(described_in.__doc__, "Args")["section"]
-        'its heading, without the colon.'
+        'the heading, without the colon.'
 
     Args:
-        docstring: in Google's style.
-        section: its heading, without
+        docstring: a docstring in Google style.
+        section: the heading, without
             the colon.
     """
     lines = inspect.cleandoc(docstring).splitlines()
@@ -127,10 +127,10 @@ def described_in(docstring: str, section: str) -> dict[str, str]:
         return {}
     texts: dict[str, list[str]] = {}
     for line in lines[lines.index(f"{section}:") + 1 :]:
-        # the next heading stands at the margin
+        # the next heading is not indented
         if line and not line.startswith(" "):
             break
-        # deeper lines go on with the text before them
+        # lines with a deeper indent continue the text above
         begins = re.match(r" {4}(\w+): (.*)", line)
         if begins:
             texts[begins[1]] = [begins[2]]
@@ -152,10 +152,10 @@ def _node(file: str, name: str) -> ast.ClassDef | ast.FunctionDef:
 
 
 def _keywords(node: ast.FunctionDef) -> list[tuple[str, str, Any]]:
-    """Name, type and default of every parameter that has a name of its own."""
+    """Name, type and default of every parameter except ``*args`` and ``**kwargs``."""
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    # as in Python's own syntax tree: defaults belong to the last positional parameters
+    # ``ast`` lists only the defaults that exist, which belong to the last positional parameters
     defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
     pairs = [
         *zip(positional, defaults, strict=True),
@@ -168,7 +168,7 @@ def _keywords(node: ast.FunctionDef) -> list[tuple[str, str, Any]]:
 
 
 def _fields(node: ast.ClassDef) -> list[tuple[str, str, Any]]:
-    """Name, type and default of every field, but for those of the class itself."""
+    """Name, type and default of every field; a ``ClassVar`` is not a field."""
     fields = []
     for line in node.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
@@ -183,19 +183,19 @@ def _written(annotation: ast.expr | None) -> str:
 
 
 def _value(node: ast.expr | None) -> Any:
-    """A default that is written out, or the first argument of ``setting(...)``."""
+    """The value of a literal default or of the first argument of ``setting(...)``."""
     if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == "setting":
         node = node.args[0]
     if node is None:
         return MISSING
     try:
         return ast.literal_eval(node)
-    except ValueError:  # the name of a constant, or a call
+    except ValueError:  # not a literal, but the name of a constant or a call
         return MISSING
 
 
 def _split_union(annotation: str) -> list[str]:
-    """The members of ``A | B[C | D]`` at the top: ``A`` and ``B[C | D]``."""
+    """Split a union at the top level only: ``A | B[C | D]`` into ``A`` and ``B[C | D]``."""
     parts, depth = [""], 0
     for sign in annotation:
         depth += {"[": 1, "]": -1}.get(sign, 0)

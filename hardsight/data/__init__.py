@@ -1,4 +1,4 @@
-"""Labelled data in every form a user may name it, read without trusting it.
+"""Open labelled data in any common form, without trusting the files that hold it.
 
 Start with :func:`open_source`; :func:`batches` feeds what it returns to a model. Importing this
 package loads no torch.

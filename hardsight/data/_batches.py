@@ -1,4 +1,4 @@
-"""Batches in source order, from loader workers that survive what they cannot read."""
+"""Batches of a source, in order, from loader workers that survive unreadable examples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from hardsight.preprocessing import Preprocessing
 
 _BATCH_SIZE, _PREFETCH = 64, 2
-_OF_ONE_CLASS = 16  # batches whose labels are all the same; collated twice to see their order
+# batches with a single class that are collated twice, to see whether a collate_fn keeps the order
+_OF_ONE_CLASS = 16
 
 
 @dataclass
@@ -46,8 +47,8 @@ class Batch:
         labels: class indices, ``[B]``.
         errors: ``(index, id, reason)`` of the examples that could not be read; they are absent
             from the other fields.
-        noticed: what was noticed of the examples, by name, ``[B]`` each.
-        spread_over: how many examples the rows are of, if an example has several.
+        noticed: facts about the examples, such as the number of cut tokens, by name, ``[B]`` each.
+        spread_over: number of examples that the rows belong to, if an example has several rows.
     """
 
     index: Tensor
@@ -60,7 +61,7 @@ class Batch:
 
     @property
     def examples(self) -> int:
-        """How many examples could be read; each is a row, unless they are spread over several."""
+        """Number of examples that could be read; each is one row unless it has several."""
         return len(self.index) if self.spread_over is None else self.spread_over
 
     def pin_memory(self) -> Batch:
@@ -82,24 +83,24 @@ def batches(
     strict: bool = False,
     pin: bool = False,
 ) -> Generator[Batch, None, None]:
-    """Examples ``start`` to ``stop`` in source order.
+    """Read examples ``start`` to ``stop`` in source order, in batches.
 
-    Images are preprocessed, and so are 8-bit tensors and arrays of a user's own dataset; her
-    floats only as far as ``preprocessing.stated`` says. Everything else is stacked as it is.
-    An example that cannot be read is listed in its batch's ``errors``, also when it takes its
-    worker process down. Close the generator (``contextlib.closing``) if it may be left early:
-    its workers end with it.
+    Images are preprocessed, and so are 8-bit tensors and arrays of a user's own dataset; floats of
+    such a dataset only as far as ``preprocessing.stated`` says. Everything else is stacked as it
+    is. An example that cannot be read is listed in the ``errors`` of its batch, even if it crashes
+    its worker process. If the generator may be left early, close it (``contextlib.closing``) to end
+    its workers.
 
     Args:
-        source: from :func:`hardsight.data.open_source`.
-        preprocessing: what the model wants done to images.
+        source: the data, from :func:`hardsight.data.open_source`.
+        preprocessing: how the model wants its images.
         start: first position.
-        stop: behind the last position; ``None`` for the end.
-        batch_size: examples per batch; ``None`` for that of the user's DataLoader, else 64.
-        workers: loader processes; ``None`` for those of the user's DataLoader, else 0 (this
+        stop: position after the last one; ``None`` for the end.
+        batch_size: examples per batch; by default that of the user's DataLoader, or else 64.
+        workers: loader processes; by default those of the user's DataLoader, or else 0 (this
             process). Streams are always read in this process.
-        strict: raise at the first example that cannot be read.
-        pin: in page-locked memory, which is copied while a GPU works; starts CUDA.
+        strict: whether to raise at the first example that cannot be read.
+        pin: whether to use page-locked memory, which is copied while the GPU works; starts CUDA.
 
     Yields:
         Batches; each covers ``batch_size`` positions, good and bad together.
@@ -111,7 +112,7 @@ def batches(
         OptionError: something is stated that cannot be applied.
     """
     if isinstance(source, SourceView) and source.renumber is not None:
-        # outside of the workers: labels may come from a user's collate_fn, or from a stream
+        # not in the workers, because labels may come from a user's collate_fn or from a stream
         yield from _renumbered(source, batches(
             source.parts[0], preprocessing, start=start, stop=stop, batch_size=batch_size,
             workers=workers, strict=strict, pin=pin,
@@ -135,13 +136,13 @@ def batches(
         end = len(source) if stop is None else min(stop, len(source))
         loaded = _map_batches(rows, collate, range(start, end), size, count, loading, pin)
     unread, first = 0, ("", "")
-    # an empty first part of the data says nothing about the rest
-    some_read = start > 0 or stop is not None  # the caller asked for a part
+    # if the caller asked for a part, an unreadable part says nothing about the rest
+    some_read = start > 0 or stop is not None
     with contextlib.closing(loaded):  # workers end with this loop, however it ends
         for batch in loaded:
             if isinstance(batch, HardsightError):
                 raise batch
-            # one readable example is enough: the others are listed, and the run goes on
+            # one readable example is enough to continue; unreadable ones are listed
             some_read = some_read or len(batch.index) > 0
             if batch.errors and not some_read:
                 first = first if unread else batch.errors[0][1:]
@@ -164,7 +165,7 @@ def _renumbered(
 ) -> Generator[Batch, None, None]:
     import torch
 
-    # labels become the model's numbers only here, so that no loader process has to know them
+    # here and not in the loader processes, which need not know the numbers of the model
     new = torch.tensor(view.renumber)
     with contextlib.closing(loaded):
         for batch in loaded:
@@ -173,7 +174,7 @@ def _renumbered(
 
 @dataclass(frozen=True)
 class _Row:
-    """What a worker read: a sample or an :class:`Example`, or why there is none."""
+    """What a worker has read: a sample or an :class:`Example`, or the error."""
 
     index: int
     id: str
@@ -182,7 +183,7 @@ class _Row:
 
 
 class _Rows:
-    """The source as a DataLoader wants it: reading never raises."""
+    """The source as a dataset for a DataLoader; errors are returned and never raised."""
 
     def __init__(self, source: ExampleSource, how: Preprocessing, *, raw: bool) -> None:
         self.source, self._how, self._raw = source, how, raw
@@ -194,21 +195,22 @@ class _Rows:
         return self.row(index, lambda: self.source[index])
 
     def row(self, index: int, example: Callable[[], Example]) -> _Row:
-        """The row at ``index``; ``example`` reads it if no collate function wants it raw."""
+        """The row at ``index``, read by ``example`` unless a collate function wants raw samples."""
         source, name = self.source, self.source.id_of(index)
         try:
             if self._raw:
                 return _Row(index, name, source.sample(index))
             return _Row(index, name, self._prepared(example()))
         except HardsightError as err:
-            return _Row(index, name, error=type(err)(str(err)))  # drop a cause that may not pickle
+            # a new error without its cause, which may not be picklable
+            return _Row(index, name, error=type(err)(str(err)))
         except Exception as err:
             return _Row(index, name, error=BadExampleError(reason(err)))
 
     def _prepared(self, example: Example) -> Example:
         import torch
 
-        # pictures are prepared in the loader process: floats of the right size are what is sent
+        # prepared here, in the loader process, so that the main process only stacks
         content = prepared(example.content, self._how, self.source)
         if content is not example.content:  # pixels, made here
             return replace(example, content=torch.from_numpy(content))
@@ -219,9 +221,10 @@ class _Rows:
 
 
 class _Collate:
-    """Rows to a :class:`Batch`, or to the error that must stop the run (raised by the reader).
+    """Turn rows into a :class:`Batch`, or into the error that must end the run.
 
-    An exception would reach the main process as a worker's traceback; a value reaches it whole.
+    The error is returned, and raised in the main process: torch would turn an exception in a worker
+    into one whose message is a traceback.
     """
 
     def __init__(
@@ -244,7 +247,7 @@ class _Collate:
         import torch
 
         for row in read:
-            # a broken example is listed; anything else, such as a wrong setting, ends the run
+            # a broken example is listed; any other error, such as a wrong setting, ends the run
             if row.error is not None and not isinstance(row.error, BadExampleError):
                 raise row.error
         errors = [(row.index, row.id, str(row.error)) for row in read if row.error is not None]
@@ -287,7 +290,7 @@ class _Collate:
                 f"{len(labels)}; it must keep every example"
             )
         indices = self._class_indices(labels)
-        # rows are told apart by their place in the batch: another order would mix up all ids
+        # ids belong to places in the batch, so another order would assign them to wrong examples
         self._check_order(samples, inputs, indices)
         return inputs, indices
 
@@ -301,47 +304,47 @@ class _Collate:
         is_kept: bool | None = True
         if own is None or sorted(own) != sorted(labels):  # only the collate_fn can read them
             is_kept = self._keeps_order(samples, inputs, labels)
-        # several classes: their labels tell the order, which costs nothing
+        # with several classes, comparing labels is enough, and costs nothing
         elif len(set(own)) > 1:
             is_kept = own == labels
-        elif self._of_one_class < _OF_ONE_CLASS:  # of sorted data that may be most of them
+        elif self._of_one_class < _OF_ONE_CLASS:  # a limit: sorted data has many such batches
             self._of_one_class += 1
             is_kept = self._keeps_order(samples, inputs, labels)
         if is_kept is False:
             raise DataError(
-                f"the collate_fn of {self._spec} puts the examples of a batch in another order, so "
-                "that rows would be taken for other examples; let it keep it, and sort inside the "
-                "model if that has to be"
+                f"the collate_fn of {self._spec} changes the order of the examples in a batch, so "
+                "rows would be assigned to wrong examples; keep the order, and sort inside the "
+                "model if necessary"
             )
         if is_kept is None and own is None:
             warn(
-                f"the collate_fn of {self._spec} alone can read the labels, so that it cannot be "
-                "seen whether it keeps the order of the examples: each row is taken for the "
-                "example at its place in the batch"
+                f"only the collate_fn of {self._spec} can read the labels, so it is not known "
+                "whether it keeps the order of the examples; each row is assigned to the example "
+                "at its place in the batch"
             )
 
     def _own_labels(self, samples: list[Any]) -> list[int] | None:
-        """Labels as the samples have them; ``None`` if only the collate_fn knows how to read."""
+        """The labels in the samples; ``None`` if only the collate_fn can read them."""
         try:
             values = [in_memory(split_sample(sample)[1]) for sample in samples]
             return self._class_indices(values)
-        except Exception:  # of any kind: they are a user's own
+        except Exception:  # samples of users may raise anything
             return None
 
     def _keeps_order(self, samples: list[Any], inputs: Any, labels: list[int]) -> bool | None:
-        """Whether samples in reverse come back in reverse; ``None`` if that does not tell."""
+        """Whether reversed samples give reversed rows; ``None`` if that cannot be decided."""
         rows = _row_digests(inputs, labels)
         try:
-            with states_kept():  # so that the next batch draws what it would have drawn
+            with states_kept():  # this extra call must not change what the next batch draws
                 turned, values = split_sample(self._custom(samples[::-1]))  # type: ignore[misc]
             again = _row_digests(turned, self._class_indices(in_memory(values)))
-        except Exception:  # of any kind: it is a user's own
+        except Exception:  # a user's function may raise anything
             return None
         # the digests of reversed samples in reverse: the order was kept
         if again == rows[::-1]:
-            # the same row twice or more looks alike in any order
+            # if all rows are equal, their order cannot be seen
             return True if len(set(rows)) > 1 or len(rows) == 1 else None
-        return False if sorted(again) == sorted(rows) else None  # else it draws at random
+        return False if sorted(again) == sorted(rows) else None  # None: its output is random
 
     def _stacked(self, examples: list[Example]) -> Any:
         from torch.utils.data import default_collate
@@ -370,7 +373,7 @@ class _Collate:
 
 
 def _row_digests(inputs: Any, labels: list[int]) -> list[tuple[int, bytes]]:
-    """Each row of a batch by its label and what it holds; of inputs without rows the label."""
+    """The label and the bytes of each row of a batch, to recognise it in another order."""
     import torch
     from torch.utils._pytree import tree_leaves
 

@@ -1,11 +1,11 @@
-"""Decoded pictures on disk, so that the next run over the same data need not decode them.
+"""A cache of decoded pictures on disk, so that later runs over the same data need not decode them.
 
-An entry is an array of bytes ``[N, H, W]`` or ``[N, H, W, 3]`` in a ``.npy`` file, mapped into
-memory when it is read, with a ``.json`` beside it that says what it holds. It is written under
-another name and renamed when complete, one process at a time, and known by a mark of the stored
-pictures and by the version of the decoder. Pictures of several sizes are not kept: they would have
-to be kept for every size that a model takes. Thumbnails that the review app has made lie beside
-them, in a file for each dataset.
+An entry is an array of bytes ``[N, H, W]`` or ``[N, H, W, 3]`` in a ``.npy`` file, which is mapped
+into memory, with a ``.json`` file beside it that describes it. It is written under another name and
+renamed when it is complete, by one process at a time. It is found by a mark of the stored pictures
+and by the version of the decoder. Datasets with pictures of several sizes are not cached, because
+they would need an entry for every size that a model takes. The thumbnails that the review app makes
+are stored here as well, in one file per dataset.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from hardsight.run_folder import (
 BYTES = "HARDSIGHT_CACHE_BYTES"
 _MOST_BYTES = 8 * 2**30  # of all entries together; one may take half of it
 WORTH_KEEPING = 2048
-"""Pictures; fewer are decoded before anybody notices."""
-_DECODER = 1  # version of what hardsight.data.pixels makes of a picture
-_COMPARED = 16  # pictures that are decoded to see whether an entry still fits
-_AT_ONCE = 256  # pictures that a loader process hands over
+"""Number of pictures from which on a dataset is cached; fewer are decoded fast enough."""
+_DECODER = 1  # version of hardsight.data.pixels, to be increased if it decodes differently
+_COMPARED = 16  # pictures that are decoded to check whether an entry still fits
+_AT_ONCE = 256  # pictures that a loader process returns at a time
 _ENTRY, _SMALL, _LOCK = "pictures-", "thumbnails-", ".lock"
 _SMALL_BYTES = 256 * 2**20  # of the thumbnails of one dataset
 Rows = Iterator[NDArray[np.uint8] | None]
@@ -63,15 +63,15 @@ Fill = Callable[[], Rows]
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """Decoded pictures of one dataset, or thumbnails of those that somebody has looked at.
+    """One entry: the decoded pictures of a dataset, or thumbnails made by the review app.
 
     Attributes:
-        file: the array.
-        spec: what the data was called.
-        pictures: how many.
-        shape: of one of them; empty for thumbnails, which have many.
-        bytes: on the disk.
-        used: when it was last read, in seconds since 1970.
+        file: the file with the pictures.
+        spec: the data as the user named it.
+        pictures: number of pictures.
+        shape: shape of one picture; empty for thumbnails, which have different shapes.
+        bytes: size on the disk.
+        used: time of the last use, in seconds since 1970.
     """
 
     file: Path
@@ -83,11 +83,11 @@ class CacheEntry:
 
 
 class PictureCache:
-    """A folder of decoded pictures, bounded in bytes.
+    """A folder of decoded pictures with a limited size.
 
     Args:
-        folder: where they lie.
-        most_bytes: of all of them together; the longest unused go first.
+        folder: the folder.
+        most_bytes: size limit of all entries; those unused for longest are removed first.
     """
 
     def __init__(self, folder: Path, *, most_bytes: int = _MOST_BYTES) -> None:
@@ -112,10 +112,10 @@ class PictureCache:
         return cls(folder, most_bytes=int(bound))
 
     def entries(self) -> list[CacheEntry]:
-        """What is kept, the last used first."""
+        """All entries, most recently used first."""
         entries = []
         for file in (*self.folder.glob(f"{_ENTRY}*.npy"), *self.folder.glob(f"{_SMALL}*.sqlite")):
-            with suppress(OSError, ValueError, KeyError):  # another process removes it
+            with suppress(OSError, ValueError, KeyError):  # another process may be removing it
                 about = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
                 shape = tuple(about.get("shape") or (kept_count(file),))
                 size, used = file.stat().st_size, file.with_suffix(".json").stat().st_mtime

@@ -1,4 +1,4 @@
-"""Attributes of examples to group them by: stored columns, folder levels, joined tables."""
+"""Read the attributes by which examples are grouped: columns, folder levels, joined tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hardsight.run_folder import read_parquet
 Source = ExampleSource | EmbeddingSource
 _LEVEL = "folder:"
 _TABLES = (".csv", ".parquet")
-_KEYS = ("id", "path", "index")  # what a joined table may name its examples by
+_KEYS = ("id", "path", "index")  # columns by which a table can be joined
 _FORMS = (
     "a column that is stored beside the examples, folder:1 for the first folder of their paths, or "
     "FILE.csv:COLUMN or FILE.parquet:COLUMN for a table with a column id, path or index"

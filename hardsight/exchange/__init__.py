@@ -1,4 +1,4 @@
-"""What leaves a run: a patch of its labels, a corrected copy of its data, files for other tools."""
+"""Turn a run into a patch of its labels, a corrected copy of its data, or files for other tools."""
 
 from hardsight.exchange._apply import Applied as Applied
 from hardsight.exchange._apply import apply_patch as apply_patch

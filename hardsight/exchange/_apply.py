@@ -1,4 +1,4 @@
-"""From a patch to a corrected copy of the data."""
+"""Apply a patch: write a corrected copy of the data."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 _STEP = f"{MEND} or choose another --out; nothing is left of the copy"
 _ON_THE_FLY = (
-    "lay the patch over it while it is read: hs.data.open_source(data, patch=...), "
+    "apply the patch while the data is read: hs.data.open_source(data, patch=...), "
     "`hardsight score --patch`, or data.patch in a recipe"
 )
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What was done.
+    """What was written.
 
     Attributes:
         out: the copy.
-        examples: in the copy.
-        changed: how many of them have another label.
-        dropped: how many were left out.
-        unsure: how many nobody could tell the class of.
-        notes: what else there is to know, in words.
+        examples: number of examples in the copy.
+        changed: number of them with another label.
+        dropped: number of examples that were left out.
+        unsure: number of examples whose class nobody could tell.
+        notes: other facts about the copy.
     """
 
     out: Path
@@ -63,7 +63,7 @@ class Applied:
         if self.dropped:
             said += f", {self.dropped:,} left out"
         if self.unsure:
-            said += f"; {self.unsure:,} could not be told"
+            said += f"; nobody could tell the class of {self.unsure:,}"
         return said
 
 
@@ -87,44 +87,45 @@ def apply_patch(
 ) -> Applied:
     """Write a corrected copy of data; the data itself is never touched.
 
-    A folder of class folders, a CSV list of pictures or texts, JSONL and parquet files, idx files
-    and arrays are copied in their own form, so that the copy is named and read as the data is.
-    ``labels`` in a file of their own are copied alone. The copy appears as a whole or not at all.
+    The copy has the form of the data, and is read in the same way: a folder of class folders, a CSV
+    list of pictures or texts, a JSONL or parquet file, idx files, or arrays. If ``labels`` are in a
+    file of their own, only that file is copied. The copy is written completely or not at all.
 
     Args:
-        patch: decisions about the data, as a file or from :func:`hardsight.read_patch`; several
-            are applied in their order, each made about the data as the one before left it.
+        patch: decisions about the data, as a file or from :func:`hardsight.read_patch`. Several
+            patches are applied in order, each to the result of the one before.
         data: the data that was scored.
-        out: the copy: a folder for a folder and for idx files, else a file with the same ending.
-        split: as the data was scored.
-        labels: as the data was scored.
-        class_weights: as the data was scored.
-        bias: as the data was scored.
-        classes: as the data was scored.
-        text_column: as the data was scored.
-        label_column: as the data was scored.
-        image_column: as the data was scored.
-        cannot_tell: ``keep`` examples that nobody could tell the class of, with their old label,
-            or ``drop`` them.
-        copy: copy pictures instead of making hard links.
-        overwrite: replace the copy at ``out``.
+        out: the copy: a folder if the data is a folder or idx files, otherwise a file with the
+            same extension.
+        split: the same as when the data was scored.
+        labels: the same as when the data was scored.
+        class_weights: the same as when the data was scored.
+        bias: the same as when the data was scored.
+        classes: the same as when the data was scored.
+        text_column: the same as when the data was scored.
+        label_column: the same as when the data was scored.
+        image_column: the same as when the data was scored.
+        cannot_tell: ``keep`` examples whose class nobody could tell, with their old label, or
+            ``drop`` them.
+        copy: whether to copy pictures instead of hard-linking them.
+        overwrite: whether to replace the copy at ``out``.
 
     Returns:
-        what was done.
+        what was written.
 
     Raises:
         PatchError: the patch is about other data, or people disagree in it.
         DataError: the data is not in files that can be copied.
-        RunExistsError: something is at ``out`` already.
-        OptionError: ``out`` is the data itself, or does not fit it.
-        OutputError: it could not be written.
+        RunExistsError: ``out`` already exists.
+        OptionError: ``out`` is the data itself, or does not fit its form.
+        OutputError: the copy could not be written.
     """
     source = open_source(
         data, split=split, labels=labels, class_weights=class_weights, bias=bias, classes=classes,
         text_column=text_column, label_column=label_column, image_column=image_column,
     )  # fmt: skip
-    given = [patch] if isinstance(patch, str | os.PathLike | Patch) else list(patch)
-    patches = [patch if isinstance(patch, Patch) else read_patch(patch) for patch in given]
+    named = [patch] if isinstance(patch, str | os.PathLike | Patch) else list(patch)
+    patches = [patch if isinstance(patch, Patch) else read_patch(patch) for patch in named]
     if not patches:
         raise OptionError("expected at least one patch to apply, got none")
     place = source.label_place
@@ -152,14 +153,15 @@ def _fixed(
     current = source
     rows: NDArray[np.int64] = np.arange(len(source))
     *first, last = patches
-    # the last patch alone may add classes: those before it are laid over the data as it is
+    # earlier patches are applied while the data is read, where its classes are fixed; only the last
+    # one decides what is written, and may add classes
     for patch in first:
         current = _laid_over(current, patch, cannot_tell)
     if isinstance(current, ExampleSource) and current.numbers is not None:
         rows = current.numbers
     fixed = fixed_labels(current, last, cannot_tell=cannot_tell, may_add=True)
     labels, kept = source.labels.copy(), np.zeros(len(source), np.bool_)
-    # back to positions of the data: rows that an earlier patch left out stay out
+    # ``fixed`` only has the rows that earlier patches left in; go back to positions of the data
     labels[rows] = fixed.labels
     kept[rows] = fixed.kept
     changed = np.flatnonzero((labels != source.labels) & kept)
@@ -175,7 +177,7 @@ def _laid_over(
         return patched(source, patch, cannot_tell=cannot_tell)
     fixed = fixed_labels(source, patch, cannot_tell=cannot_tell)
     if not fixed.kept.all():
-        raise DataError("of stored embeddings only the last of several patches can leave rows out")
+        raise DataError("only the last of several patches can leave out rows of stored embeddings")
     return source.relabelled(fixed.labels)
 
 
@@ -195,8 +197,8 @@ def _write(source: Any, fixed: FixedLabels, target: Path, out: Path, links: Link
 
 
 def _check_fits(place: LabelPlace, out: Path, spec: str) -> None:
-    """Raise if a copy there would be a part of the data, replace it, or could not be read."""
-    # files of a folder keep their places below it
+    """Raise if a copy at ``out`` would become part of the data, replace it, or be unreadable."""
+    # parquet files of a folder keep their places below it
     into_folder = place.form in ("folder", "idx") or (
         place.form == "parquet" and place.root.is_dir()
     )
@@ -208,25 +210,27 @@ def _check_fits(place: LabelPlace, out: Path, spec: str) -> None:
     here = out.resolve()
     for read in {place.root, *place.files, *place.beside}:
         there = read.resolve()
-        # samefile: a hard link or another spelling of the same file
+        # samefile also finds a hard link or another spelling of the same path
         if here == there or (out.exists() and out.samefile(read)):
             raise OptionError(
                 f"{out} is the data itself, which is never touched; name another --out"
             )
-        # parquet files may lie beside others in their folder
+        # a parquet file may be written next to others: only files that are named are read
         if read.is_dir() and there in here.parents and place.form != "parquet":
             raise OptionError(
-                f"{out} lies in {spec}, and would become a part of the data; choose another --out"
+                f"{out} is inside {spec} and would become part of the data; choose another --out"
             )
-        # the data would be moved away with the old folder
+        # with --overwrite, the data would be removed together with the old folder
         if into_folder and here in there.parents:
-            raise OptionError(f"{out} holds {spec}, which is never touched; choose another --out")
+            raise OptionError(
+                f"{out} contains {spec}, which is never touched; choose another --out"
+            )
 
 
 def _record(
     done: Applied, spec: str, split: str | None, patches: Sequence[Patch], fixed: FixedLabels
 ) -> dict[str, Any]:
-    """What a copy is made of, for whoever finds it later."""
+    """The record that is stored with a copy: the data and the patches it was made from."""
     about = {key: value for key, value in asdict(done).items() if key != "out"}
     return {
         "format": 1,

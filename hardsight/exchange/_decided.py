@@ -1,4 +1,4 @@
-"""From what was decided about a run to a patch of its data."""
+"""Turn the decisions about a run into a patch of its data."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def patch_of(
     reviewers: Sequence[str] | None = None,
     cannot_tell: str = "keep",
 ) -> Patch:
-    """What reviewers decided about a run, as a patch of the data that was scored.
+    """The decisions about a run, as a patch of the data that was scored.
 
-    Classes are those of the data, by number and name, also if the model numbers them otherwise. A
-    class that only the model has gets a number behind them. All decisions are there: two people
-    who disagree are a conflict, see :func:`hardsight.patch.resolved`.
+    The patch uses the class numbers and names of the data, even if the model numbers classes
+    differently. A class that only the model has gets a number after those of the data. All
+    decisions are included; if people disagree, see :func:`hardsight.patch.resolved`.
 
     Args:
         run: folder of the run, or its table.
-        reviewers: whose decisions to take; everybody's by default.
-        cannot_tell: ``"keep"`` leaves it open what becomes of examples that nobody could tell;
-            with ``"drop"`` the patch says that they are to be left out.
+        reviewers: the names of the reviewers whose decisions to take; all by default.
+        cannot_tell: ``"keep"`` leaves open what happens to examples whose class nobody could tell;
+            with ``"drop"`` the patch removes them from the data.
 
     Raises:
         MissingDataError: there is no finished run there.
         PatchError: nothing was decided, or the table does not say what data it is about.
-        OptionError: nobody of that name decided anything.
+        OptionError: a reviewer decided nothing.
     """
     if cannot_tell not in ("keep", "drop"):
         raise OptionError(f"expected cannot_tell to be keep or drop, got {cannot_tell!r}")
     table = read_table(run)
-    # without it nobody could tell whether the patch fits the data
+    # a patch without a fingerprint could silently be applied to other data
     mark = (table.metadata.get("data") or {}).get("fingerprint")
     if not mark:
         raise PatchError(
@@ -79,26 +79,26 @@ def _rows(table: ScoreTable, made: pd.DataFrame, mark: str) -> pd.DataFrame:
 
 
 def _evidence(table: ScoreTable, made: pd.DataFrame) -> list[str]:
-    """What made an example suspect: the kind of evidence, and its value."""
+    """What made each example suspect: the kind of evidence, and its value."""
     suspects = suspects_of(table)
     if suspects.by is None:
         return [suspects.evidence] * len(made)
     values = table.column(suspects.by)
     index = class_numbers(table, "index")
     order = np.argsort(index, kind="stable")
-    # by index: decisions name examples, not rows of the table
+    # decisions name examples by their index in the data, not by row of the table
     rows = order[np.searchsorted(index, made["index"].to_numpy(), sorter=order)]
     return [f"{suspects.evidence}: {suspects.by} = {values[row]:.4g}" for row in rows.tolist()]
 
 
 @dataclass(frozen=True)
 class DataClasses:
-    """The classes of the data behind a table, whose own numbers are those of the model.
+    """Maps the class numbers of a table, which are those of the model, to those of the data.
 
     Attributes:
-        names: of the data's classes, position = label.
-        outputs: for each of them, its number in the table.
-        table_names: of the numbers in the table.
+        names: names of the data's classes, position = label.
+        outputs: the number of each of them in the table.
+        table_names: names of the numbers in the table.
     """
 
     names: tuple[str, ...]
@@ -107,7 +107,7 @@ class DataClasses:
 
     @classmethod
     def of(cls, table: ScoreTable) -> DataClasses:
-        """As the metadata of a table tells it."""
+        """Read the mapping from the metadata of a table."""
         order = table.metadata.get("class_order") or {}
         every = tuple(table.classes)
         named = (table.metadata.get("data") or {}).get("named")
@@ -124,7 +124,7 @@ class DataClasses:
             return -1
         if label in self.outputs:
             return self.outputs.index(label)
-        # a class of the model that the data lacks comes behind those that it has
+        # classes that only the model has come after those of the data
         below = sum(output < label for output in self.outputs)
         return len(self.names) + label - below
 

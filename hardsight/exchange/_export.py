@@ -1,4 +1,4 @@
-"""From a run to the tools where people already are."""
+"""Export a run to the tools that people already use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hardsight.table import ScoreTable
 
 TOOLS = ("csv", "cleanlab", "huggingface", "label-studio", "fiftyone", "argilla")
-_OF_SUSPECTS = ("label-studio", "argilla")  # where people look at every one of them
+_OF_SUSPECTS = ("label-studio", "argilla")  # in which people look at every exported example
 _NEED_PICTURES = (*_OF_SUSPECTS, "fiftyone")
 _FILES = {"csv": (".csv",), "cleanlab": (".parquet", ".csv")}  # the others are folders
 _STEP = f"{MEND} or choose another --out; nothing is left of it"
@@ -50,9 +50,9 @@ class Exported:
     """What was written.
 
     Attributes:
-        out: file or folder.
-        rows: how many examples are in it.
-        notes: what else there is to know, in words.
+        out: the file or folder.
+        rows: number of examples in it.
+        notes: how to open it, and what is missing.
     """
 
     out: Path
@@ -79,37 +79,37 @@ def export_run(
         run: folder of a finished run, or its table.
         to: ``csv``, ``cleanlab``, ``huggingface``, ``label-studio``, ``fiftyone`` or ``argilla``.
         out: a file for csv (.csv) and cleanlab (.parquet or .csv), else a folder.
-        data: where the data lies now, if not where it was scored.
-        examples: ``all``, or ``suspects`` with the most suspect first, which is what Label Studio
-            and Argilla get by default.
-        limit: most examples.
-        image_url: for Label Studio: what the paths of pictures come behind, such as
-            ``https://example.org/photos/``; its own local files by default.
-        overwrite: replace what is at ``out``.
-        rows: the earlier name of ``examples``.
+        data: where the data is now, if it has moved since it was scored.
+        examples: ``all``, or ``suspects`` with the most suspect first, which is the default for
+            Label Studio and Argilla.
+        limit: largest number of examples.
+        image_url: for Label Studio, the URL that paths of pictures are appended to, such as
+            ``https://example.org/photos/``; by default it reads them from its local storage.
+        overwrite: whether to replace what is at ``out``.
+        rows: the old name of ``examples``.
 
     Returns:
         what was written.
 
     Raises:
         MissingDataError: there is no finished run there.
-        DataError: the pictures or texts are needed and cannot be found, or the tool does not
-            show what the examples are.
+        DataError: the pictures or texts are needed and cannot be found, or the tool cannot show
+            this kind of examples.
         OptionError: an option has no meaning for this tool.
-        RunExistsError: something is at ``out`` already.
-        OutputError: it could not be written.
+        RunExistsError: ``out`` already exists.
+        OutputError: the export could not be written.
     """
     if to not in TOOLS:
         raise UnknownNameError(unknown_name("tool", to, list(TOOLS)))
     place = Path(out)
-    if rows is not None:  # elsewhere rows are numbers of rows, or a file of them
-        warn("rows of export_run is called examples now")
+    if rows is not None:  # renamed, because other functions take numbers of rows as ``rows``
+        warn("rows of export_run is now called examples")
         examples = rows
     _check_options(to, place, examples, image_url)
     table = read_table(run)
     exported = _run_rows(run, table)
     chosen = exported.chosen(examples or ("suspects" if to in _OF_SUSPECTS else "all"), limit)
-    # these two hold no pictures, so that the data need not be there
+    # csv and cleanlab files have no pictures, so they do not need the data
     source, problem = (None, "") if to in _FILES else _opened(table, data)
     if to in _NEED_PICTURES and source is None:
         raise DataError(f"{to} needs the pictures or texts, but {problem}")
@@ -165,12 +165,12 @@ def _run_rows(run: str | os.PathLike[str], table: ScoreTable) -> RunRows:
     for _, said in made.groupby("index"):
         row = row_of[int(said["index"].iloc[0])]
         opinions = said[["verdict", "new"]].drop_duplicates()
-        # people disagree: neither is taken
+        # people disagree, so neither decision is used
         if len(opinions) > 1:
             verdict[row] = _DISPUTED
         else:
             verdict[row], decided[row] = str(opinions["verdict"].iloc[0]), opinions["new"].iloc[0]
-    # a reviewer may have chosen a class that the model does not name
+    # the table may have classes that the model does not name
     most = max(class_numbers(table, name).max(initial=-1) for name in ("label", "prediction"))
     named = table.classes
     classes = (*named, *(str(label) for label in range(len(named), int(most) + 1)))
@@ -196,7 +196,7 @@ def _opened(
             labels = np.maximum(class_numbers(table, "label"), 0)
             source = reopened_source(spec, labels, split=split, **columns)
     except HardsightError as err:
-        # data that was named must be there; data that is only on record may be gone
+        # data that the user named must exist; data that only the run names may be gone
         if data is not None:
             raise
         return None, f"the data cannot be opened: {err}; say where it is with --data"

@@ -1,4 +1,4 @@
-"""Patches on disk: CSV, JSONL and parquet, with the same columns."""
+"""Read and write patches as CSV, JSONL or parquet, with the same columns."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ def read_patch(path: str | os.PathLike[str]) -> Patch:
 
     Raises:
         MissingDataError: there is no such file.
-        PatchError: it is not a patch, or a row of it cannot be a decision.
+        PatchError: the file is not a patch, or a row is not a valid decision.
     """
     file = Path(path)
     suffix = _suffix(file)
     if not file.is_file():
-        raise MissingDataError(f"no patch {file}; write one with `hardsight patch export RUN`")
+        raise MissingDataError(
+            f"there is no patch {file}; write one with `hardsight patch export RUN`"
+        )
     try:
-        # parquet is what is left: the ending was checked above
+        # only parquet is left, because the suffix was checked above
         rows = {".csv": _from_csv, ".jsonl": _from_jsonl}.get(suffix, _from_parquet)(file)
     except (csv.Error, UnicodeDecodeError, json.JSONDecodeError, pa.ArrowException) as err:
         raise PatchError(f"{file} cannot be read as a patch: {err}") from err
@@ -55,19 +57,20 @@ def read_patch(path: str | os.PathLike[str]) -> Patch:
 
 
 def write_patch(patch: Patch, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write a patch as CSV, JSONL or parquet, by the ending of the name; whole or not at all.
+    """Write a patch as CSV, JSONL or parquet, depending on the suffix of the file name.
 
-    In a CSV, text that a spreadsheet could take for a formula has an apostrophe before it.
+    The file is written completely or not at all. In a CSV, text that a spreadsheet could take for a
+    formula begins with an apostrophe.
 
     Args:
-        patch: to write.
-        path: of the file.
-        overwrite: replace a file that is there.
+        patch: the patch.
+        path: the file to write.
+        overwrite: whether to replace an existing file.
 
     Raises:
-        RunExistsError: a file is there.
-        OptionError: the name ends in another way.
-        OutputError: it cannot be written.
+        RunExistsError: the file exists.
+        OptionError: the file has another suffix.
+        OutputError: the file cannot be written.
     """
     file = Path(path)
     suffix = _suffix(file)
@@ -80,7 +83,7 @@ def write_patch(patch: Patch, path: str | os.PathLike[str], *, overwrite: bool =
         rows = patch.to_pandas()
         if suffix == ".parquet":
             table = pa.Table.from_pandas(rows, schema=_SCHEMA, preserve_index=False)
-            # pandas writes an index and types there that no other reader needs
+            # metadata of pandas, which no other reader needs
             table = table.replace_schema_metadata(None)
             write_parquet(file, [table], table.schema)
         else:
@@ -112,7 +115,7 @@ def _as_jsonl(rows: pd.DataFrame) -> str:
 
 
 def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as numbers and text; a class that there is not is empty."""
+    """The rows as numbers and text; -1, which stands for no class, becomes empty."""
     records: list[dict[str, Any]] = rows.assign(time=_iso(rows)).to_dict("records")  # type: ignore[assignment]
     for row in records:
         for name in ("old", "new"):
@@ -130,7 +133,7 @@ def _from_csv(file: Path) -> pd.DataFrame:
     with file.open(newline="", encoding="utf-8-sig") as source:
         first = source.readline()
         source.seek(0)
-        # spreadsheets of some countries write semicolons
+        # spreadsheets write semicolons in countries with a decimal comma
         separator = max((",", ";", "\t"), key=first.count)
         # an empty file has no header either
         header, *rows = list(csv.reader(source, delimiter=separator, strict=True)) or [[]]
@@ -140,7 +143,7 @@ def _from_csv(file: Path) -> pd.DataFrame:
     for number, row in enumerate(rows, start=1):
         if len(row) != len(header):
             raise PatchError(
-                f"row {number} of {file} has {len(row)} cells, the header {len(header)}"
+                f"row {number} of {file} has {len(row)} cells, but the header has {len(header)}"
             )
     return pd.DataFrame([[restored(cell) for cell in row] for row in rows], columns=header)
 

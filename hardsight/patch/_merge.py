@@ -1,4 +1,4 @@
-"""Patches of several people as one, and what to do where they disagree."""
+"""Merge the patches of several people, and resolve conflicts between them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Conflict:
     """An example about which people disagree.
 
     Attributes:
-        index: of the example in its data.
-        id: of the example.
-        said: by reviewer, what they decided, in words.
+        index: position of the example in its data.
+        id: its id.
+        said: pairs of a reviewer and what they decided, in words.
     """
 
     index: int
@@ -39,7 +39,7 @@ class Conflict:
 
 
 def conflicts_of(patch: Patch) -> list[Conflict]:
-    """The examples about which people disagree, by index."""
+    """The examples about which people disagree, in the order of their index."""
     rows = patch.to_pandas()
     # several people with the same opinion are not a conflict
     opinions = rows[_OPINION].drop_duplicates()
@@ -54,15 +54,15 @@ def conflicts_of(patch: Patch) -> list[Conflict]:
 def merged(patches: Sequence[Patch]) -> Patch:
     """All decisions of several patches about the same data.
 
-    Of two decisions of one person about one example the later one counts. Whom the patches come
-    from first, and how often, makes no difference.
+    If a person decided twice about an example, the later decision counts. The order of the patches
+    makes no difference, nor does merging a patch twice.
 
     Args:
-        patches: at least one.
+        patches: at least one patch.
 
     Raises:
-        OptionError: none was given.
-        PatchError: they are about different data.
+        OptionError: there is no patch.
+        PatchError: the patches are about different data.
     """
     import pandas as pd
 
@@ -76,28 +76,28 @@ def merged(patches: Sequence[Patch]) -> Patch:
             f"{other[:12]}); merge decisions about the same data"
         )
     frames = [patch.to_pandas() for patch in patches]
-    # an empty frame would turn numbers into objects
+    # concat with an empty frame would turn numbers into objects
     rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
     joined = Patch(rows, where="the merged patch")
     whole = joined.to_pandas()
-    # times that are missing are older than all others
+    # a missing time counts as older than all others
     time = whole["time"].fillna(pd.Timestamp(0, tz="UTC"))
-    # of one person the last word counts
+    # the latest decision of each person about each example
     last = time.groupby([whole["index"], whole["reviewer"]]).transform("max")
     latest = whole[time == last].drop_duplicates([*_OPINION, "reviewer"])
     return joined.with_rows(latest)
 
 
 def resolved(patch: Patch, how: str) -> Patch:
-    """The patch without conflicts; decisions that nobody disputes stay as they are.
+    """The patch without conflicts; undisputed decisions stay as they are.
 
     Args:
-        patch: with conflicts.
-        how: ``"majority"`` keeps what most people said, ``"newest"`` what was said last, and
-            ``"drop"`` nothing, so that disputed labels stay as they were. Ties are left out.
+        patch: a patch with conflicts.
+        how: ``"majority"`` keeps what most people said, ``"newest"`` keeps the last decision, and
+            ``"drop"`` keeps neither, so disputed labels do not change. Ties are left out.
 
     Raises:
-        OptionError: an unknown way.
+        OptionError: ``how`` is unknown.
     """
     if how not in RESOLUTIONS:
         raise OptionError(unknown_name("resolution", how, list(RESOLUTIONS)))
@@ -109,7 +109,7 @@ def resolved(patch: Patch, how: str) -> Patch:
     weight = _votes(rows) if how == "majority" else _times(rows)
     best = weight.groupby(rows["index"]).transform("max")
     leading = rows[weight == best][_OPINION].drop_duplicates()
-    # a tie is not decided by the order of files
+    # a tie must not be decided by the order of files
     tied = set(leading.loc[leading["index"].duplicated(), "index"])
     winners = {tuple(row) for row in leading.itertuples(index=False) if row.index not in tied}
     keep = [tuple(row) in winners for row in rows[_OPINION].itertuples(index=False)]
@@ -138,7 +138,6 @@ def _said(group: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _shown(text: str) -> str:
-    """An id in a line of text, without what would break it."""
-    # an id may hold line ends, which would break the list of conflicts
+    """An id for a line of text, shortened and without characters that would break the line."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     return plain if len(plain) <= 60 else f"{plain[:57]}..."

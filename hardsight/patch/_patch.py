@@ -1,8 +1,8 @@
 """A patch: decisions about labels, each with who made it, when and why.
 
-A row is the decision of one person about one example. Two people who looked at the same example
-give two rows. Nothing is settled before it has to be: merging is a union, and a conflict is two
-rows of one example that say different things.
+A row is the decision of one person about one example, so two people who looked at the same example
+have two rows. Merging patches is a union of rows. A conflict is two rows about one example that say
+different things; it is only resolved when the user says how.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-KEEP = "keep"  # one by one: the docs do not find names that are unpacked
+KEEP = "keep"  # not unpacked from VERDICTS: the documentation finds only plain assignments
 RELABEL = "relabel"
 CANNOT_TELL = "cannot tell"
 DROP = "drop"
@@ -37,16 +37,16 @@ _ORDER = ["index", "reviewer", "time", "verdict", "new", "reason", "evidence"]
 
 @dataclass(frozen=True)
 class Changes:
-    """What a patch does to each of its examples: one row per example, ascending.
+    """What a patch does to each of its examples, in the order of their index.
 
     Attributes:
-        index: of the examples in their data.
-        id: of the examples.
+        index: positions of the examples in their data.
+        id: their ids.
         old: class before; -1 for none.
-        new: class afterwards; as before if nobody can tell.
-        new_name: its name.
-        is_unsure: reviewers cannot tell.
-        is_dropped: the example is to be left out.
+        new: class afterwards; the same as before if nobody can tell.
+        new_name: name of the new class.
+        is_unsure: whether reviewers could not tell the class.
+        is_dropped: whether the example is removed from the data.
     """
 
     index: NDArray[np.int64]
@@ -68,10 +68,10 @@ class Patch:
             ``reviewer``, ``time`` (UTC), ``reason`` (why it was suspect), ``evidence`` (what that
             rests on) and ``data`` (fingerprint of the data). Names, reviewer, time, reason and
             evidence may be missing.
-        where: what the patch is called in messages.
+        where: what error messages call the patch.
 
     Raises:
-        PatchError: a row cannot be a decision, or rows are about different data.
+        PatchError: a row is not a valid decision, or rows are about different data.
     """
 
     def __init__(self, rows: pd.DataFrame, *, where: str = "the patch") -> None:
@@ -97,12 +97,12 @@ class Patch:
 
     @property
     def reviewers(self) -> list[str]:
-        """Everybody who decided something."""
+        """The names of everybody who decided something."""
         return sorted(self._rows["reviewer"].unique())
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over all decisions; two patches with the same ones have the same."""
+        """SHA-256 over all decisions, equal for patches with the same decisions."""
         columns = [self._rows[name].astype(str).tolist() for name in COLUMNS]
         return values_digest(columns)
 
@@ -115,9 +115,9 @@ class Patch:
         return self.with_rows(self._rows[keep])
 
     def with_rows(self, rows: pd.DataFrame) -> Patch:
-        """A patch of some of these rows, which need not be checked again."""
+        """A patch with some of these rows, which are not checked again."""
         other = copy.copy(self)
-        # of other rows
+        # the cached digest is that of all rows
         other.__dict__.pop("digest", None)
         other._rows = rows.reset_index(drop=True)
         return other
@@ -126,7 +126,7 @@ class Patch:
         """What happens to each example.
 
         Raises:
-            PatchError: people disagree about some of them; says about which, and what to do.
+            PatchError: people disagree about some examples.
         """
         from hardsight.patch._merge import conflicts_of
 
@@ -136,7 +136,7 @@ class Patch:
             more = f" and {len(conflicts) - 3} more" if len(conflicts) > 3 else ""
             raise PatchError(
                 f"people disagree about {len(conflicts)} examples in {self.where}: {shown}{more}; "
-                "settle it with `hardsight patch merge PATCH --resolve majority --out SETTLED` "
+                "resolve it with `hardsight patch merge PATCH --resolve majority --out RESOLVED` "
                 "(or newest, drop)"
             )
         rows = self._rows.drop_duplicates("index")
@@ -146,7 +146,7 @@ class Patch:
             index=rows["index"].to_numpy(np.int64),
             id=rows["id"].tolist(),
             old=old,
-            # without a new class the old one stays
+            # a decision without a new class keeps the old one
             new=np.where(new < 0, old, new),
             new_name=rows["new_name"].tolist(),
             is_unsure=np.asarray(verdict == CANNOT_TELL, np.bool_),
@@ -155,7 +155,11 @@ class Patch:
 
 
 def _checked(rows: pd.DataFrame, where: str) -> pd.DataFrame:
-    """Rows of the right types in their order; whatever cannot be a decision raises."""
+    """Check rows, convert their types and sort them.
+
+    Raises:
+        PatchError: a row is not a valid decision.
+    """
     import pandas as pd
 
     missing = [name for name in _NEEDED if name not in rows.columns]
@@ -171,7 +175,7 @@ def _checked(rows: pd.DataFrame, where: str) -> pd.DataFrame:
             frame[name] = _whole(given, name, where)
         elif name == "time":
             given = pd.Series(given, index=frame.index)
-            # what is not a time becomes none; a patch may be written by hand
+            # a patch may be written by hand, so an invalid time only becomes a missing one
             frame[name] = pd.to_datetime(given, utc=True, format="ISO8601", errors="coerce")
             frame[name] = frame[name].dt.as_unit("us")
         else:
@@ -186,7 +190,7 @@ def _whole(given: Any, name: str, where: str) -> Any:
     import pandas as pd
 
     texts = given.astype(object).fillna("").astype(str).str.strip()
-    # an empty cell is "no class"; an example always has an index
+    # an empty cell means no class; only the index may not be empty
     texts = texts.where(texts != "", "-1") if name != "index" else texts
     # spreadsheets write whole numbers as 3.0
     plain = texts.str.fullmatch(r"-?\d{1,18}(\.0+)?")
@@ -206,7 +210,7 @@ def _check_verdicts(frame: pd.DataFrame, where: str) -> None:
         "an index of 0 or more": frame["index"] < 0,
         "another class than before for 'relabel'": (verdict == RELABEL) & is_same,
         "the class from before for 'keep'": (verdict == KEEP) & (new != old),
-        "no new class if it cannot be told": verdict.isin((CANNOT_TELL, DROP)) & (new >= 0),
+        "no new class for 'cannot tell' and 'drop'": verdict.isin((CANNOT_TELL, DROP)) & (new >= 0),
     }
     for expected, is_wrong in wrong.items():
         if is_wrong.any():
@@ -220,7 +224,7 @@ def _check_verdicts(frame: pd.DataFrame, where: str) -> None:
 
 
 def _check_one_story(frame: pd.DataFrame, where: str) -> None:
-    """Raise if rows are about different data, or say different things about what was there."""
+    """Raise if rows are about different data, or contradict each other about an example."""
     known = frame["data"].unique()
     if len(known) > 1:
         raise PatchError(

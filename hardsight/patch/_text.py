@@ -1,14 +1,14 @@
-"""Text in a CSV that a spreadsheet must not take for a formula."""
+"""Keep spreadsheets from taking text in a CSV for a formula."""
 
 from __future__ import annotations
 
-# what makes a cell a formula in some spreadsheet, in full width too; an apostrophe is doubled, so
-# that every text comes back as it was
+# first characters that make a cell a formula in some spreadsheet, including full-width ones; the
+# apostrophe is among them, so that every text can be restored exactly
 _RISKY = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20'"
 
 
 def defused(text: str) -> str:
-    """The text with an apostrophe before it, if a spreadsheet could take it for a formula.
+    """Put an apostrophe before a text that a spreadsheet could take for a formula.
 
     Example:
         >>> defused("=1+1"), defused("cat"), defused("'x")
@@ -18,7 +18,7 @@ def defused(text: str) -> str:
 
 
 def restored(text: str) -> str:
-    """What :func:`defused` was given.
+    """Undo :func:`defused`.
 
     Example:
         >>> restored("'=1+1"), restored("cat"), restored("'tis")

@@ -1,4 +1,4 @@
-"""The page of a run of any kind."""
+"""Write the page of a run, whatever kind of run it is."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ def write_report(
     """Write the page of a run: a scored dataset, a tracked training run, or any other kind.
 
     The page of a table is one self-contained HTML file, which needs no network and no server.
-    Thumbnails, unreadable examples and, if training was tracked, curves over epochs are taken from
-    the run's folder if it has them. An evaluation, an adaptation and a study get the page that
-    their own command writes; that of an experiment is there already.
+    Thumbnails, unreadable examples and, for a tracked training run, curves over epochs come from
+    the folder of the run if it has them. An evaluation, an adaptation and a study get the page that
+    their own command writes. An experiment already has its page.
 
     Args:
         run: the folder of a finished run, its ``table.parquet``, or a table in memory.
         out: the file to write, or an existing folder; by default in the folder of the run.
         title: heading of the page; by default the name of the data.
-        overwrite: replace a file that is there. The page in the folder of its own run is replaced
-            in any case.
+        overwrite: whether to replace an existing file. The page in the folder of its own run is
+            always replaced.
 
     Returns:
-        The file written, or the page that is there. A new one replaces an older one only when
-        complete.
+        The page. An older page is replaced only once the new one is complete.
 
     Raises:
-        MissingDataError: there is no finished run there, or one that has no page.
+        MissingDataError: there is no finished run there, or it is a run without a page.
         TableError: the file is not a score table.
         OptionError: the table has no file, and ``out`` is not given.
-        RunExistsError: a file is there, and ``overwrite`` is not given.
+        RunExistsError: the file exists, and ``overwrite`` is not given.
         OutputError: the page cannot be written.
 
     Example:
@@ -66,19 +65,20 @@ def write_report(
     if kind is STUDY:
         if out is not None or title is not None:
             raise OptionError(
-                f"{run} is a study, whose page lies beside its figures; leave out and title away"
+                f"{run} is a study, whose page has to stay beside its figures; leave out --out "
+                "(out) and --title (title)"
             )
         return write_study(run)
     if kind is EXPERIMENT:
         if out is not None or title is not None:
             raise OptionError(
-                f"{run} is an experiment, whose page lies beside its figures; leave out and title "
-                "away"
+                f"{run} is an experiment, whose page has to stay beside its figures; leave out "
+                "--out (out) and --title (title)"
             )
-        return Path(run) / "README.md"  # which the experiment itself wrote
+        return Path(run) / "README.md"  # written by the experiment itself
     if kind is DEMO:
         raise MissingDataError(
-            f"{run} is a demo of two runs; report on {Path(run) / 'train'} or on "
+            f"{run} is a demo with two runs; report on {Path(run) / 'train'} or on "
             f"{Path(run) / 'heldout'}"
         )
     return write_table_page(run, out=out, title=title, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""The web side of the app: a fixed list of addresses, each a call of the session."""
+"""The web side of the app: a fixed list of addresses, each of which calls the session."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from hardsight.review._session import Session
 
+# limits on requests, which come from a browser and are not trusted; a body holds at most the
+# 100,000 numbers of one decision about many examples
 _MOST_BODY = 2 * 2**20
 _LONGEST_QUERY = 8192
 _KINDS = {
@@ -32,7 +34,7 @@ _KINDS = {
 
 
 def assets() -> dict[str, bytes]:
-    """Every file of the page, by name; no name of a request ever becomes a path."""
+    """The files of the page by name, read once: no name in a request ever becomes a path."""
     folder = resources.files("hardsight.review") / "assets"
     return {
         file.name: file.read_bytes()
@@ -42,7 +44,7 @@ def assets() -> dict[str, bytes]:
 
 
 def app_of(session: Session) -> Starlette:
-    """The addresses of the app; to be put behind a :class:`Guard`."""
+    """The web app of a session. It has no checks of its own: wrap it in a :class:`Guard`."""
     files = assets()
 
     def page(request: Request) -> Response:
@@ -52,7 +54,7 @@ def app_of(session: Session) -> Starlette:
         return _asset(request.path_params["name"], files)
 
     def icon(request: Request) -> Response:
-        return Response(status_code=204)  # browsers ask for one in any case
+        return Response(status_code=204)  # browsers always ask for an icon
 
     def start(request: Request) -> Response:
         return _json(session.start())
@@ -96,10 +98,11 @@ def app_of(session: Session) -> Starlette:
         asked = _asked(request)
         indices = [_parsed(text) for text in asked.get("of", "").split(",") if text]
         shown = session.shown(indices, asked.get("size", "small"))
-        # of each its kind, note and length, then all bytes
-        head = [[one.kind, one.note, len(one.content)] for one in shown]
+        # many pictures in one answer: kind, note and length of each as JSON, then all the bytes
+        head = [[picture.kind, picture.note, len(picture.content)] for picture in shown]
         text = json.dumps(head).encode()
-        body = struct.pack("<I", len(text)) + text + b"".join(one.content for one in shown)
+        content = b"".join(picture.content for picture in shown)
+        body = struct.pack("<I", len(text)) + text + content
         return Response(body, media_type="application/octet-stream")
 
     def changes(request: Request) -> Response:
@@ -151,7 +154,10 @@ def _asset(name: str, files: Mapping[str, bytes]) -> Response:
 
 
 def _answered(handler: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """A handler whose errors become answers in words; Starlette gives it a thread."""
+    """Turn a handler's errors into answers with a message.
+
+    The function is not ``async``, so Starlette runs it in a thread and slow reads block nobody.
+    """
 
     def answer(request: Request) -> Response:
         try:
@@ -213,7 +219,7 @@ def _number(asked: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _parsed(text: str) -> int:
-    # int() also takes "1_0" and digits of other scripts
+    # stricter than int(), which also accepts "1_0" and digits of other scripts
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
         raise OptionError(f"expected a whole number, got {text[:40]!r}")

@@ -1,4 +1,4 @@
-"""How the probability of its label went through training, per example."""
+"""The probability of an example's label after every epoch of training."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hardsight.table import ScoreTable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MOST_VALUES = 48 * 2**20  # a byte each
+_MOST_VALUES = 48 * 2**20  # values held in memory, a byte each; larger histories show no curves
 _COLUMNS = ["confidence", "label"]
-_UNSEEN = 255
-_PATIENCE = 1.0  # seconds from the start that the first screen may wait for its curves
+_UNSEEN = 255  # in place of a probability, which is stored as 0 to 254
+_PATIENCE = 1.0  # seconds after the start that the first screen may wait for its curves
 
 
 class Curves:
     """Histories of a tracked run, a byte for each epoch and example, read in the background.
 
     Args:
-        table: of the run.
+        table: the table of the run.
     """
 
     def __init__(self, table: ScoreTable) -> None:
@@ -49,8 +49,8 @@ class Curves:
             self._is_read.set()
 
     def of(self, index: int) -> list[float | None]:
-        """Probability of the label after every epoch; empty if it is not known (yet)."""
-        # the page asks for an example once, so the first ones must not come a moment too early
+        """Probability of the label after every epoch; empty if it is not known, or not yet."""
+        # the page asks for each example only once, so the first ones wait until curves are read
         self._is_read.wait(max(0.0, self._until - time.monotonic()))
         values = self._values
         if values is None or not 0 <= index < values.shape[1]:
@@ -65,7 +65,7 @@ class Curves:
 
 
 def _values_in(folder: Path, epochs: int, length: int) -> NDArray[np.uint8] | None:
-    """A row per epoch; ``None`` if a file is damaged."""
+    """The histories with a row per epoch; ``None`` if a file is damaged."""
     values = np.full((epochs, length), _UNSEEN, np.uint8)
     for number in range(epochs):
         for place in (folder / HISTORIES, folder / TRACKED / HELD_OUT):

@@ -1,4 +1,4 @@
-"""What has been decided so far, what is probably left, and what it changes."""
+"""Sum up what has been decided, how many errors are probably left, and how accuracy changes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ if TYPE_CHECKING:
     from hardsight.review._rows import Rows
     from hardsight.review._store import Store
 
-_BINS = 20  # parts of the queue, of equal size
-_ENOUGH = 30  # decisions that a part is to have; those beside it join it until then
-_DRAWS = 4000
-_LEVEL = 0.95
-_MOST_LISTED = 50
+_BINS = 20  # parts of equal size that the queue is cut into
+_ENOUGH = 30  # decisions that a part should have; until then the next part is joined to it
+_DRAWS = 4000  # samples from the posterior
+_LEVEL = 0.95  # of all intervals
+_MOST_LISTED = 50  # classes and disagreements on the page
 
 
 def dashboard(rows: Rows, store: Store, reviewer: str) -> dict[str, Any]:
-    """All of it, in plain values; disagreements only on what the reviewer has decided too."""
+    """Everything on the dashboard, as plain values.
+
+    Disagreements are listed only for examples that the reviewer has decided as well, so that nobody
+    is influenced by the answers of others.
+    """
     standings = {name: store.standing(name) for name in store.reviewers}
     found = consensus(list(standings.values()), rows.label)
     return {
@@ -58,7 +62,7 @@ def dashboard(rows: Rows, store: Store, reviewer: str) -> dict[str, Any]:
 
 
 def _classes(rows: Rows, found: Consensus) -> dict[str, Any]:
-    """What is suspect, decided and changed per label, most suspects first."""
+    """Number of suspect, decided and changed examples per label, most suspects first."""
     count = int(rows.label.max(initial=-1)) + 1
 
     def per_class(chosen: NDArray[Any]) -> NDArray[np.int64]:
@@ -87,10 +91,10 @@ def _counts(standing: Standing) -> dict[str, int]:
 def agreement_of(
     first: Standing, second: Standing, label: NDArray[np.int32], *, names: tuple[str, str]
 ) -> dict[str, Any]:
-    """How often two reviewers give the same class, and Cohen's kappa of it.
+    """How often two reviewers chose the same class, and Cohen's kappa.
 
-    Kappa is the agreement beyond chance, as a share of what chance leaves; it is not defined if
-    both give one class throughout.
+    Kappa is the agreement beyond chance, as a share of the largest possible agreement beyond
+    chance. It is undefined if both chose the same class for every example.
     """
     skipped = NUMBERS[SKIP]
     both = np.flatnonzero(
@@ -130,15 +134,15 @@ def _listed(
 
 
 def errors_left(rows: Rows, found: Consensus) -> dict[str, Any] | None:
-    """Wrong labels among the suspects that nobody has decided yet, with an interval of 95 %.
+    """Estimate the wrong labels among the suspects that nobody has decided, with a 95% interval.
 
-    The queue is cut into parts of equal size; those that somebody has looked into are joined until
-    they have some decisions each. In such a part the share of wrong labels among the open ones is
-    that among the decided ones (Jeffreys' posterior). A part that nobody has looked into has a
-    share between those of the next looked-into parts on both sides, none at the end of the queue:
-    it is less suspect than what comes before it. The interval goes from the lower end for all such
-    parts to the upper one, so that it holds whatever the rest of the queue is. ``None`` before the
-    first decision.
+    The queue is cut into parts of equal size, and reviewed parts are joined until each has enough
+    decisions. In a reviewed part, open examples are assumed to be wrong as often as decided ones
+    (Jeffreys' posterior). In a part that nobody has reviewed, the share of wrong labels is between
+    those of the nearest reviewed parts on both sides, because the queue is sorted by suspicion;
+    behind the last reviewed part it lies between the share of that part and 0. The interval
+    reaches from the lower end for all unreviewed parts to the upper end for all of them, so it
+    holds for any share in between. Returns ``None`` before the first decision.
     """
     order = rows.suspects.order
     queue = order[rows.suspects.is_suspect[order]]
@@ -157,10 +161,10 @@ def errors_left(rows: Rows, found: Consensus) -> dict[str, Any] | None:
     bad = np.bincount(part, wrong, minlength=bins)
     size = np.bincount(part_of, minlength=bins)
     settled = np.bincount(part_of[place[found.rows[place[found.rows] >= 0]]], minlength=bins)
-    rng = np.random.default_rng(0)  # the same numbers whenever the page is opened
+    rng = np.random.default_rng(0)  # fixed: a reload of the page must not change the numbers
     drawn = {at: rng.beta(bad[at] + 0.5, seen[at] - bad[at] + 0.5, _DRAWS)
              for at in np.flatnonzero(seen).tolist()}  # fmt: skip
-    totals = np.zeros((3, _DRAWS))  # the least, some in between, and the most
+    totals = np.zeros((3, _DRAWS))  # lower end, a random share in between, upper end
     before, between = np.ones(_DRAWS), rng.uniform(size=_DRAWS)
     for at in range(bins):
         share = drawn.get(at)
@@ -187,14 +191,15 @@ def errors_left(rows: Rows, found: Consensus) -> dict[str, Any] | None:
 
 
 def _joined(seen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Parts of the queue, some that follow each other joined: a new number for each.
+    """New numbers for the parts of the queue, the same for parts that are joined.
 
-    A few decisions say little of a small share, and say too much of it in every part anew.
+    A few decisions say little about a small share, and Jeffreys' prior, which counts half an error
+    in each part, would add up over many parts with few decisions.
     """
     number, held = 0, 0
     numbers = np.zeros(len(seen), np.int64)
     for at, count in enumerate(seen.tolist()):
-        # what nobody has looked into stays apart
+        # a part that nobody has reviewed is never joined to a reviewed one
         if at and (held >= _ENOUGH or not count or not held):
             number, held = number + 1, 0
         numbers[at], held = number, held + count
@@ -202,10 +207,10 @@ def _joined(seen: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def accuracies(rows: Rows, found: Consensus) -> dict[str, Any] | None:
-    """Share of right predictions with the labels as they were, and as they are decided.
+    """Accuracy of the same predictions with the labels before and after the review.
 
-    The predictions are the same. Examples that cannot be told, or that reviewers disagree on, keep
-    their label. ``None`` without predictions.
+    Examples marked "cannot tell", and those that reviewers disagree on, keep their label. Returns
+    ``None`` without predictions.
     """
     known = (rows.label >= 0) & (rows.prediction >= 0)
     if not known.any():

@@ -1,4 +1,4 @@
-"""What reviewers decided, as a table: the one way in which other parts read it."""
+"""Read what reviewers decided as a table. All other parts of the package read it through here."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ COLUMNS = ("index", "id", "old", "new", "verdict", "reviewer", "time", "reason")
 
 
 def decisions(run: str | os.PathLike[str]) -> pd.DataFrame:
-    """What reviewers decided about a run: a row per example and reviewer, in the order of time.
+    """The decisions about a run, with a row per example and reviewer, ordered by time.
 
-    What was undone or skipped is left out. Two reviewers of one example give two rows, which may
-    disagree. It can be read while the app runs.
+    Decisions that were undone and examples that were skipped are left out. If two reviewers decided
+    about an example, it has two rows, which may disagree. Decisions can be read while the app runs.
 
     Args:
         run: folder of the run, or its table.
 
     Returns:
         columns ``index`` (of the example in its data), ``id``, ``old`` and ``new`` (classes; -1 if
-        it cannot be told), ``verdict`` (``"keep"``, ``"relabel"`` or ``"cannot tell"``),
-        ``reviewer``, ``time`` (UTC) and ``reason`` (why it was suspect, in words).
+        the reviewer could not tell), ``verdict`` (``"keep"``, ``"relabel"`` or ``"cannot tell"``),
+        ``reviewer``, ``time`` (UTC) and ``reason`` (why the example was suspect, in words).
 
     Raises:
         MissingDataError: there is no finished run there.
-        TableError: the decisions are those of other data, or of a newer version.
+        TableError: the decisions belong to other data, or to a newer version of hardsight.
     """
     import pandas as pd
 
@@ -61,7 +61,7 @@ def decisions(run: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def _verdict(record: Record) -> str:
-    # a log of an older version may say that an example was given the class that it had
+    # logs of older versions may have a relabelling to the class that the example already had
     is_same = record.action == RELABEL and record.new == record.old
     return KEEP if is_same else record.action
 

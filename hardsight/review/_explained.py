@@ -1,7 +1,8 @@
-"""Grad-CAM maps of any example, made on request by a process of its own, and kept in the run.
+"""Grad-CAM maps of any example, made on request by a separate process and kept in the run.
 
-The app itself loads no model. The process starts with the first request, so that nobody pays for
-what nobody looks at, and a key press never waits for it: a map that is not there yet is pending.
+The app itself never loads a model or torch. The process starts with the first request for a map, so
+a review without maps costs nothing, and a key press never waits for it: a map that is not finished
+is reported as pending.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from hardsight.run_folder import MAPS, KeptBytes, values_digest
 if TYPE_CHECKING:
     from hardsight.table import ScoreTable
 
-_MOST_BYTES = 64 * 2**20  # of maps that are kept, some thousands
-_MOST_WAITING = 64  # requests; the oldest is forgotten, since its example is long gone
+_MOST_BYTES = 64 * 2**20  # of stored maps, a few thousand
+_MOST_WAITING = 64  # requests; older ones are dropped, because the reviewer has moved on
 _CALL = "from hardsight.run.evaluate import serve_maps; serve_maps()"
 _LONGEST_PROBLEM = 600
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """An example whose map is asked for.
+    """An example whose map is requested.
 
     Attributes:
-        index: of the example in its data.
-        id: of the example.
-        fold: that it is in; 0 if the run has none.
+        index: position of the example in its data.
+        id: its id.
+        fold: its fold; 0 if the run has no folds.
     """
 
     index: int
@@ -46,12 +47,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Explained:
-    """A map, or why there is none.
+    """A map, or the reason why there is none.
 
     Attributes:
-        picture: encoded by another process, so not yet believed; empty if there is none.
-        prediction: the class that it explains, -1 if there is none.
-        problem: why there is none; empty if it is being made.
+        picture: the map as an encoded picture, empty if there is none. It comes from another
+            process, so it is decoded and encoded again before it is shown.
+        prediction: the class that the map explains; -1 if there is no map.
+        problem: why there is no map; empty if it is still being made.
     """
 
     picture: bytes = b""
@@ -60,14 +62,14 @@ class Explained:
 
 
 class Explainer:
-    """Maps by the model of a run, one after the other.
+    """Makes maps with the model of a run, one after the other.
 
     Args:
-        table: of the run.
+        table: the table of the run.
         data: the data as ``open_source`` takes it; empty if it is not known.
-        model: in place of the one that the run names. Its code is run, which that of a run never
-            is: a run may come from anybody.
-        weights: of ``model``.
+        model: a model to use in place of the one that the run names. Its code is run. The code of
+            a model that only the run names is never run, because a run may come from anybody.
+        weights: the weights of ``model``.
     """
 
     def __init__(
@@ -96,12 +98,12 @@ class Explainer:
         self._last: dict[int, Explained] = {}  # also if the folder of the run cannot be written
 
     def of(self, wanted: Wanted, ahead: Sequence[Wanted] = ()) -> Explained:
-        """The map of an example as it stands now; asks for it, and for what comes ahead of it.
+        """The map of an example if it is there; requests it and the maps of the next examples.
 
-        Never waits: a map that is still to be made is neither there nor a problem.
+        This never waits: for a map that is not finished, both picture and problem are empty.
         """
         known = self._known(wanted)
-        missing = [one for one in ahead if self._known(one) is None]
+        missing = [example for example in ahead if self._known(example) is None]
         if known is None:
             missing = [wanted, *missing]
         if missing and not self._problem:
@@ -109,12 +111,12 @@ class Explainer:
         return known or Explained(problem=self._problem)
 
     def picture(self, index: int) -> bytes:
-        """A map that was made; empty if there is none."""
-        found = self._read(index)
-        return b"" if found is None else found.picture
+        """The finished map of an example; empty if there is none."""
+        explained = self._read(index)
+        return b"" if explained is None else explained.picture
 
     def close(self) -> None:
-        """End the process, and let go of the file."""
+        """End the process and close the file."""
         with self._change:
             self._is_closed = True
             self._waiting.clear()
@@ -148,7 +150,7 @@ class Explainer:
             return self._kept
 
     def _identity(self) -> str:
-        """What changes if maps are of another model, or of other data."""
+        """A digest of the model and the data; with another digest, stored maps are not used."""
         assert self._table.path is not None
         described = self._table.path.absolute().parent / "model.json"
         text = described.read_text("utf-8", "replace") if described.is_file() else ""
@@ -161,9 +163,9 @@ class Explainer:
         with self._change:
             if self._is_closed:
                 return
-            for one in reversed(missing):  # the first of them comes next
-                self._waiting.pop(one.index, None)
-                self._waiting[one.index] = one
+            for example in reversed(missing):  # the last in the dictionary is made next
+                self._waiting.pop(example.index, None)
+                self._waiting[example.index] = example
             for index in list(self._waiting)[:-_MOST_WAITING]:
                 del self._waiting[index]
             if self._thread is None:
@@ -198,7 +200,7 @@ class Explainer:
             if self._is_closed:
                 raise EOFError
             self._process = subprocess.Popen(
-                # -P: nothing that lies in the working folder takes the place of a package
+                # -P: a file in the working folder must not be imported in place of a package
                 [sys.executable, "-P", "-c", _CALL], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, text=True, encoding="utf-8", env=_environment(),
             )  # fmt: skip
@@ -210,7 +212,7 @@ class Explainer:
             picture = base64.b64decode(answer["map"], validate=True)
             prediction = int(answer["prediction"])
         except (KeyError, TypeError, ValueError, binascii.Error):
-            problem = str(answer.get("problem") or "no map came of it")
+            problem = str(answer.get("problem") or "the model gave no map")
             self._problems[wanted.index] = problem[:_LONGEST_PROBLEM]
             return
         self._on_disk().put(str(wanted.index), b"%d\n" % prediction + picture)
@@ -233,7 +235,7 @@ class Explainer:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, in which this very package is found."""
+    """The environment of this process, with this copy of the package first on the path."""
     own = str(Path(__file__).parents[2])
     known = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([own, known] if known else [own])}

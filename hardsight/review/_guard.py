@@ -1,9 +1,10 @@
-"""What stands before every request: which host, which origin, which token.
+"""Check the host, the origin and the token of every request.
 
-The page that loads first holds no data, so that a token in the fragment of its address, which
-browsers never send, is enough: the page sends it back as a header. There is no cookie that another
-site could use, and a foreign name that leads to this machine (DNS rebinding) is refused before
-anything else is looked at.
+The page itself holds no data and needs no token. The token is in the fragment of its address, which
+browsers never send to a server, and the page sends it as a header with every request for data.
+There is no cookie, so another site cannot make requests in the user's name. Requests for an unknown
+host name are refused first, because a foreign name can be made to lead to this machine (DNS
+rebinding).
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _METHODS = ("GET", "HEAD", "POST")
 
 
 class Guard:
-    """Lets through what comes from the page itself.
+    """An ASGI app that only passes on requests that come from the page itself.
 
     Args:
-        app: that answers.
-        token: that requests for data must bring.
-        hosts: exact values of the header ``Host``, lower case.
-        origins: exact values of the header ``Origin``, lower case.
-        framed_by: who may show the page in a frame, as the policy words it.
+        app: the app that answers them.
+        token: the token that requests for data must send.
+        hosts: the allowed values of the header ``Host``, lower case.
+        origins: the allowed values of the header ``Origin``, lower case.
+        framed_by: who may show the page in a frame, in the syntax of ``frame-ancestors``.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class Guard:
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or say why not."""
-        if scope["type"] != "http":  # sockets are not served
+        """Answer the request, or refuse it with a reason."""
+        if scope["type"] != "http":  # WebSockets are not served
             return
         status, reason = self._refusal(scope)
 
@@ -79,7 +80,7 @@ class Guard:
         await sent({"type": "http.response.body", "body": reason.encode()})
 
     def _refusal(self, scope: Scope) -> tuple[int, str]:
-        """Status and words for a request that is refused; 0 for one that is not."""
+        """Status and reason for a request that is refused; status 0 if it is allowed."""
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value)
@@ -89,7 +90,7 @@ class Guard:
             return values[0].decode("latin-1").strip().lower() if len(values) == 1 else None
 
         if only("host") not in self._hosts:
-            return 403, "this name is not one that the app was started for; see --allow-host\n"
+            return 403, "the app was not started for this host name; allow it with --allow-host\n"
         if scope["method"] not in _METHODS:
             return 405, "this method is not served\n"
         if scope["method"] == "POST":
@@ -97,7 +98,7 @@ class Guard:
                 None,
                 "same-origin",
             ):
-                return 403, "posts are taken from the page of the app alone\n"
+                return 403, "the app only accepts posts from its own page\n"
             if (only("content-type") or "").partition(";")[0].strip() != "application/json":
                 return 415, "expected JSON\n"
         if scope["path"].startswith("/api/") and not self._has_token(headers):
@@ -105,5 +106,6 @@ class Guard:
         return 0, ""
 
     def _has_token(self, headers: dict[bytes, list[bytes]]) -> bool:
-        given = headers.get(TOKEN_HEADER.encode(), [])
-        return len(given) == 1 and hmac.compare_digest(given[0], self._token)
+        tokens = headers.get(TOKEN_HEADER.encode(), [])
+        # compare_digest: a plain == would tell by its time how much of a guess is right
+        return len(tokens) == 1 and hmac.compare_digest(tokens[0], self._token)

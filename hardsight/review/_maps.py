@@ -18,10 +18,13 @@ _CARD = "card.json"
 
 
 class Maps:
-    """Encoded maps by the id of their example; not yet decoded, so not yet believed.
+    """Encoded maps by the id of their example.
+
+    The card may come from anybody, so its pictures are decoded and encoded again before they are
+    shown.
 
     Args:
-        table: of the run.
+        table: the table of the run.
         card: folder of ``hardsight evaluate``, or its ``card.json``; ``None`` for no maps.
 
     Raises:
@@ -38,19 +41,19 @@ class Maps:
         own, other = (table.metadata.get("data") or {}), (content.get("data") or {})
         if own.get("fingerprint") != other.get("fingerprint"):
             raise TableError(
-                f"{file} is about {other.get('spec')}, and the table about {own.get('spec')}, or "
+                f"{file} is about {other.get('spec')} and the table is about {own.get('spec')}, or "
                 "the data has changed in between; evaluate the same data to see its maps"
             )
-        for one in content.get("explanations") or []:
-            shown = next((model for model in one.get("models") or [] if model), None)
+        for example in content.get("explanations") or []:
+            shown = next((model for model in example.get("models") or [] if model), None)
             if shown is not None:
-                self._found[str(one["id"])] = _map_of(shown, file)
+                self._found[str(example["id"])] = _map_of(shown, file)
 
     def __contains__(self, id: str) -> bool:
         return id in self._found
 
     def of(self, id: str) -> bytes:
-        """The map of an example, encoded by whoever wrote the card; empty if it has none."""
+        """The map of an example, as encoded in the card; empty if there is none."""
         return self._found.get(id, (b"", -1))[0]
 
     def prediction(self, id: str) -> int:
@@ -74,7 +77,7 @@ def _content(file: Path) -> dict[str, Any]:
 
 def _map_of(shown: dict[str, Any], file: Path) -> tuple[bytes, int]:
     try:
-        text = str(shown["map"]).rpartition(",")[2]  # as the address of a picture, or bare
+        text = str(shown["map"]).rpartition(",")[2]  # base64, with or without "data:image/png,"
         return base64.b64decode(text, validate=True), int(shown["prediction"])
     except (KeyError, ValueError, binascii.Error) as err:
         raise TableError(f"{file} is damaged: a map cannot be read ({err})") from err

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from hardsight.table import ScoreTable
 
-_PART_ROWS = 8192  # that are multiplied at once
+_PART_ROWS = 8192  # rows that are read and multiplied at once
 
 
 class Neighbours:
-    """What lies near an example; nothing if the run kept no embeddings.
+    """Examples and classes near an example; none if the run kept no embeddings.
 
-    The file is read in parts, so that it may be larger than the memory; only the lengths of its
-    rows are held.
+    Embeddings are read in parts, so they may be larger than the memory. Only the lengths of the
+    rows are kept.
 
     Args:
-        table: of the run.
+        table: the table of the run.
     """
 
     def __init__(self, table: ScoreTable) -> None:
@@ -46,9 +46,9 @@ class Neighbours:
         return bool(self._parts) and self._weights is not None
 
     def similar(self, row: int, count: int) -> list[tuple[int, float]]:
-        """The rows nearest to one by angle, with the angle in radians, nearest first.
+        """The rows nearest to a row and their angles in radians, nearest first.
 
-        Rows that are not finite, or zero, have no angle and are not among them.
+        Rows whose embedding is zero or not finite have no angle and are left out.
         """
         own = self._unit_of(row)
         if own is None:
@@ -68,7 +68,7 @@ class Neighbours:
     def classes(self, row: int, label: int, count: int) -> list[dict[str, Any]]:
         """The classes nearest to a row by angle, nearest first; none if weights were not kept.
 
-        The class of its label is always among them.
+        The label is always included.
         """
         own = None if self._weights is None else self._unit_of(row)
         if own is None or self._weights is None:
@@ -107,10 +107,11 @@ class Neighbours:
 
 
 class NearestClasses:
-    """The classes nearest to the examples in doubt, which a scoring run keeps.
+    """The classes nearest to suspect examples, as stored by a scoring run.
 
     Args:
-        table: of the run; that of a run by folds has those of the runs that scored its folds.
+        table: the table of the run. For a run by folds, the classes come from the folder of each
+            fold.
     """
 
     def __init__(self, table: ScoreTable) -> None:
@@ -124,8 +125,8 @@ class NearestClasses:
         """Classes and their angles to an example, nearest first; empty if they were not kept.
 
         Args:
-            index: of the example in its data.
-            fold: that it is in; 0 if the run has none.
+            index: position of the example in its data.
+            fold: fold of the example; 0 if the run has no folds.
         """
         if not self:
             return []
@@ -139,7 +140,7 @@ class NearestClasses:
 
 
 class _KeptClasses:
-    """One file of them, of which a group of rows is read at a time."""
+    """One file with nearest classes, of which one group of rows is read at a time."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -153,7 +154,7 @@ class _KeptClasses:
             try:
                 return self._read(index)
             except (OSError, KeyError, ValueError, pa.ArrowException):
-                return []  # a file that is gone or damaged names no classes
+                return []  # a file that is gone or damaged must not stop the review
 
     def _read(self, index: int) -> list[dict[str, Any]]:
         if self._index is None:
@@ -162,7 +163,7 @@ class _KeptClasses:
         if not len(found):
             return []
         number = int(np.searchsorted(self._starts, found[0], side="right")) - 1
-        if self._group is None or self._group[0] != number:  # those before and after come next
+        if self._group is None or self._group[0] != number:  # its other rows are likely to be next
             self._group = number, *self._rows_of(number)
         _, classes, angles = self._group
         at = int(found[0] - self._starts[number])
@@ -170,7 +171,7 @@ class _KeptClasses:
         return [{"label": label, "angle": angle} for label, angle in pairs]
 
     def _contents(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The index of every row, and where the groups of the file begin."""
+        """The index of every row, and the row at which each group of the file begins."""
         with open_parquet(self._file) as opened:
             groups = range(opened.metadata.num_row_groups)
             counts = [opened.metadata.row_group(at).num_rows for at in groups]
@@ -183,7 +184,7 @@ class _KeptClasses:
         with open_parquet(self._file) as opened:
             rows = opened.read_row_group(number, columns=["classes", "angles"])
         columns = (rows.column(name).combine_chunks() for name in ("classes", "angles"))
-        # not to_numpy, for which pyarrow loads pandas
+        # to_numpy would make pyarrow import pandas
         classes, angles = (
             np.from_dlpack(column.flatten()).reshape(len(rows), -1) for column in columns
         )
@@ -191,7 +192,7 @@ class _KeptClasses:
 
 
 def _stored(table: ScoreTable) -> tuple[list[NDArray[Any]], NDArray[np.float32] | None]:
-    """Embeddings and class weights beside a table, if they are those of its rows."""
+    """Embeddings and class weights stored with a table, if their sizes match its rows."""
     if table.path is None:
         return [], None
     folder = table.path.absolute().parent / EMBEDDINGS
@@ -207,7 +208,7 @@ def _stored(table: ScoreTable) -> tuple[list[NDArray[Any]], NDArray[np.float32] 
 
 
 def _array(file: Path) -> NDArray[Any] | None:
-    """A matrix in a file, mapped; ``None`` if there is none that can be read."""
+    """The matrix in a file, mapped into memory; ``None`` if it cannot be read."""
     try:
         found: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError):
@@ -226,6 +227,6 @@ def _units(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _angle(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
-    """Between two units; exact also where they nearly coincide, unlike the arc of a cosine."""
+    """The angle between two unit vectors; unlike ``arccos``, exact even if it is close to 0."""
     apart, together = np.linalg.norm(first - second), np.linalg.norm(first + second)
     return float(2 * np.arctan2(apart, together))

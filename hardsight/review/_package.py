@@ -1,4 +1,4 @@
-"""``hardsight.review`` is a package and a verb: it can be called."""
+"""Make the package ``hardsight.review`` callable, because it is also a verb."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hardsight.review._serve import Review, review
 class CallablePackage(ModuleType):
     """The package itself, which opens the app when it is called.
 
-    A function of the same name at the root would be replaced by the package as soon as anybody
-    imports it.
+    A function ``review`` at the root would not last: importing ``hardsight.review`` replaces it by
+    the package of the same name.
     """
 
     def __call__(self, run: str | os.PathLike[str], **options: Any) -> Review:
@@ -25,5 +25,5 @@ class CallablePackage(ModuleType):
 
 _package = sys.modules["hardsight.review"]
 _package.__class__ = CallablePackage
-# an editor and a notebook's `?` show the options, which `**options` would hide
+# editors and a notebook's `?` show this signature; they would only see `**options` otherwise
 _package.__signature__ = inspect.signature(review)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Pictures of a run's own examples, by index, always encoded again."""
+"""Pictures of a run's examples by index, always decoded and encoded again before they are sent."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 SMALL, LARGE = 160, 1024
 SIZES = {"small": SMALL, "large": LARGE}
-MAP = "map"  # in place of a size: what the model looked at
-_TINY = 64  # up to this many pixels a side a picture is kept exactly
-_MOST_BYTES = 48 * 2**20  # of encoded pictures that are kept
-_MOST_TEXT = 20_000
-_LONG_PATIENCE_S = 20.0  # for a filter, which nobody asks twice a second
-_PATIENCE_S = 1.0  # then a browser is told to ask again, so that its connections stay free
+MAP = "map"  # in place of a size: the Grad-CAM map
+_TINY = 64  # pictures up to this many pixels a side become PNG, which keeps every pixel
+_MOST_BYTES = 48 * 2**20  # of encoded pictures kept in memory
+_MOST_TEXT = 20_000  # letters of a text that are sent
+_LONG_PATIENCE_S = 20.0  # that a filter by text may wait for the data
+_PATIENCE_S = 1.0  # then the browser is told to ask again, so that its few connections stay free
 PNG, JPEG, TEXT, PENDING = "image/png", "image/jpeg", "text/plain", "pending"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What there is to see of an example.
+    """What can be shown of an example.
 
     Attributes:
-        content: encoded by us; empty if there is nothing.
+        content: a picture encoded by this module, or a text; empty if there is nothing to show.
         kind: its media type.
         note: why there is nothing, or only a small version.
     """
@@ -52,15 +52,15 @@ class Shown:
 
 
 class Pictures:
-    """Pictures of the examples of a run, from its data or, if that is gone, its thumbnails.
+    """Pictures of the examples of a run, from its data or, if that is gone, from its thumbnails.
 
-    The data is opened in the background: listing the files of a large folder takes seconds, and the
-    first pictures of a queue are among the thumbnails. Thumbnails that are made of it are kept in
-    the user's cache, so that the next look at the same photographs need not decode them.
+    The data is opened in the background, because listing a large folder takes seconds and the first
+    pictures of a queue are usually among the thumbnails. New thumbnails go into the user's cache,
+    so that the same photographs need not be decoded again next time.
 
     Args:
-        table: of the run.
-        data: where its data lies now, if not where it was scored.
+        table: the table of the run.
+        data: where the data is now, if it has moved since it was scored.
 
     Attributes:
         opening: the thread that opens the data.
@@ -70,7 +70,7 @@ class Pictures:
         about = table.metadata.get("data") or {}
         self._spec = str(about.get("spec") or "") if data is None else os.fspath(data)
         self._split = about.get("split")
-        self._is_unlabelled = bool(about.get("unlabelled"))  # images as they lie
+        self._is_unlabelled = bool(about.get("unlabelled"))  # images in any folders
         columns = ("text_column", "label_column", "image_column")
         self._columns = {key: about[key] for key in columns if key in about}
         self._table = table
@@ -88,13 +88,13 @@ class Pictures:
         self.opening.start()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         if self._kept is not None:
             self._kept.close()
 
     @property
     def place(self) -> dict[str, Any]:
-        """The data, as ``open_source`` takes it; nothing if the run does not say where it is."""
+        """The data as ``open_source`` takes it; empty if the run does not say where it is."""
         if not self._spec or self._spec.startswith("hub:") or self._is_unlabelled:
             return {}
         return {"data": self._found(self._spec), "split": self._split, **self._columns}
@@ -108,8 +108,8 @@ class Pictures:
         """The picture of one example.
 
         Args:
-            index: of the example in its data.
-            id: that the table has for it; another one means that the data has changed.
+            index: position of the example in its data.
+            id: its id in the table; if the data has another id there, the data has changed.
             size: largest width and height.
         """
         key = (index, size)
@@ -126,15 +126,15 @@ class Pictures:
         """The texts of some examples; ``None`` if they are not texts, or cannot be read.
 
         Args:
-            indices: of the examples in their data.
-            ids: gives those that the table has for them; a text whose id is another one by now is
-                left empty.
+            indices: positions of the examples in their data.
+            ids: returns their ids in the table; if the data has another id there by now, the text
+                is left empty.
 
         Raises:
             OptionError: the data is still being opened.
         """
         if not self._is_open.wait(_LONG_PATIENCE_S):
-            raise OptionError("the texts are still being read; ask again in a moment")
+            raise OptionError("the texts are still being read; try again in a moment")
         stored = getattr(self._source, "texts", None)
         if stored is None:
             return None
@@ -172,10 +172,10 @@ class Pictures:
         if isinstance(content, str):
             return Shown(content[:_MOST_TEXT].encode("utf-8", "replace"), TEXT)
         made = None if content is None else _encoded(content, size)
-        if isinstance(content, bytes):  # drawn by the kind of the example
+        if isinstance(content, bytes):  # already drawn as a picture, such as a graph
             made = _decoded_again(content, size)
         if made is not None:
-            if kept is not None and made[1] == JPEG:  # others are small already
+            if kept is not None and made[1] == JPEG:  # a PNG is a tiny picture already
                 kept.put(str(index), made[0])
             return Shown(*made)
         encoded = None if small is None else _decoded_again(small, size)
@@ -193,7 +193,7 @@ class Pictures:
         return self._thumbnails.get(index)
 
     def _position(self, index: int, id: str) -> tuple[int, str]:
-        """Where an example lies in its source; -1, and why, if it is not there."""
+        """The position of an example in its source; -1 and a reason if it is not there."""
         if self._source is None:
             return -1, self._problem
         try:
@@ -202,7 +202,7 @@ class Pictures:
                 if not 0 <= position < len(self._source):
                     return -1, f"the data has changed: it ends before example {index}"
                 if self._source.id_of(position) != id:
-                    return -1, f"the data has changed: example {index} is another one now"
+                    return -1, f"the data has changed: example {index} is now a different one"
                 return position, ""
         except HardsightError as err:
             return -1, str(err)
@@ -210,7 +210,7 @@ class Pictures:
             return -1, f"cannot be read: {type(err).__name__}"
 
     def _read(self, position: int) -> tuple[Any, str]:
-        """Content of an example, or why there is none."""
+        """The content of an example, or a reason why there is none."""
         try:
             with self._reading:
                 content, kind = self._source[position].content, self._source.kind
@@ -232,7 +232,7 @@ class Pictures:
         self._kept = self._thumbnails_on_disk()
 
     def _thumbnails_on_disk(self) -> KeptBytes | None:
-        """Those of the same stored pictures; ``None`` if there is no cache, or no telling."""
+        """The cached thumbnails of this data; ``None`` without a cache or a mark of the data."""
         from hardsight.data import PictureCache
 
         try:
@@ -248,8 +248,8 @@ class Pictures:
         if not self._spec:
             self._problem = "the run does not say where its data is; name it with --data"
             return None
-        if self._spec.startswith("hub:"):  # nothing is fetched unasked
-            self._problem = f"{self._spec} is not fetched again; name local data with --data"
+        if self._spec.startswith("hub:"):  # the app downloads nothing without being asked
+            self._problem = f"{self._spec} is not downloaded again; name local data with --data"
             return None
         place = self._found(self._spec)
         if self._is_unlabelled:
@@ -267,7 +267,7 @@ class Pictures:
         return source
 
     def _found(self, spec: str) -> str:
-        """A relative path from where the command runs or, if it is not there, from the run."""
+        """Find a relative path from the working folder, or else from the folders above the run."""
         if Path(spec).is_absolute() or Path(spec).exists() or self._run is None:
             return spec
         places = (folder / spec for folder in (self._run, *list(self._run.parents)[:3]))
@@ -275,7 +275,7 @@ class Pictures:
 
 
 def shown_again(encoded: bytes, size: int) -> Shown:
-    """A picture from a file of ours, decoded and encoded again before anybody sees it."""
+    """An encoded picture, decoded and encoded again before it is sent to a browser."""
     made = _decoded_again(encoded, size) if encoded else None
     return (
         Shown(b"", note="no map" if not encoded else "cannot be read")
@@ -285,7 +285,7 @@ def shown_again(encoded: bytes, size: int) -> Shown:
 
 
 def _encoded(content: Any, size: int) -> tuple[bytes, str] | None:
-    """A picture, no larger than ``size``, in a format of ours; ``None`` if it is not one."""
+    """Encode a picture, no larger than ``size``; ``None`` if the content is not a picture."""
     from PIL import Image
 
     from hardsight.data import thumbnail
@@ -298,12 +298,12 @@ def _encoded(content: Any, size: int) -> tuple[bytes, str] | None:
 
 
 def _decoded_again(encoded: bytes, size: int) -> tuple[bytes, str] | None:
-    """Bytes from a file of the run, which may hold anything, as a picture of ours."""
+    """Decode bytes that may hold anything, and encode the picture again; ``None`` if it fails."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(encoded), formats=["PNG", "JPEG"]) as image:
-            if image.width * image.height > 4 * LARGE**2:
+            if image.width * image.height > 4 * LARGE**2:  # before load(), against bombs
                 return None
             image.load()
             return _written(image if image.mode in ("L", "RGB") else image.convert("RGB"), size)

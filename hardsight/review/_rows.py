@@ -1,7 +1,8 @@
-"""The rows of a table, filtered and sorted: DuckDB over the run's parquet, columns when used.
+"""Filter and sort the rows of a table with DuckDB, which reads only the columns it needs.
 
-A filter with its order is a permutation of row numbers that is kept, so that a jump to any place
-in a million rows is a slice. What changes with every decision is not part of it.
+The result for a filter and an order is an array of row numbers, which is cached, so a jump to any
+place in a million rows is a slice. Filters by what was decided are applied on top of it, because
+they change with every key.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from hardsight.table import ScoreTable
 
 SUSPECT = "suspect"  # the order of the queue, which is not a column
-_KEPT = 8  # permutations, of 4 MB for a million rows
+_KEPT = 8  # cached orders, 4 MB each for a million rows
 _QUANTILES = 1000
-_MOST_TEXT, _MOST_POINTS = 200, 400
+_MOST_TEXT, _MOST_POINTS = 200, 400  # letters of a filter, corners of a lasso
 MAP_SIDE = 512  # cells of the map, and so the precision of a lasso
 _ANGLE, _NORM = "target_angle", "feature_norm"
 _FIELDS = ("label", "prediction", "group", "by", "low", "high", "text", "only", "lasso", "sort",
@@ -43,17 +44,16 @@ _FIELDS = ("label", "prediction", "group", "by", "low", "high", "text", "only", 
 
 @dataclass(frozen=True)
 class View:
-    """A filter and an order, as a browser names them; it is part of the address, never stored.
+    """A filter and an order, as in the address of a page.
 
     Attributes:
         label: class of the label.
         prediction: class of the prediction.
-        group: of the evidence.
-        by: a column whose range is limited.
-        low: smallest value of it.
-        high: largest value of it.
-        text: part of the id, of the name of the label or prediction, or of the example itself if
-            that is a text.
+        group: kind of doubt.
+        by: a score whose range is limited.
+        low: its smallest value.
+        high: its largest value.
+        text: part of the id, of the name of the label or prediction, or of the text of the example.
         only: ``"suspects"``, or ``"all"``.
         lasso: corners of a region of the map, each between 0 and ``MAP_SIDE``.
         sort: a column, or ``"suspect"``.
@@ -74,10 +74,10 @@ class View:
 
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> View:
-        """What a request asks for.
+        """Parse the view of a request.
 
         Raises:
-            OptionError: a value is not of its kind.
+            OptionError: a value cannot be parsed, or is not allowed.
         """
         values = {name: asked[name] for name in _FIELDS if asked.get(name) not in (None, "")}
         made: dict[str, Any] = {}
@@ -122,12 +122,12 @@ _PARSERS = {"label": _whole, "prediction": _whole, "group": _whole, "low": _real
 
 
 class Rows:
-    """A table that is looked at in many orders.
+    """The rows of a table in any order.
 
     Args:
-        table: in a file.
-        texts: gives the text of every row, if the examples are texts that can be read; a filter
-            by text asks for it once.
+        table: a table in a file.
+        texts: returns the text of every row, or ``None`` if the examples are not texts that can be
+            read. It is called once, for the first filter by text.
 
     Raises:
         MissingExtraError: DuckDB is not installed.
@@ -148,20 +148,20 @@ class Rows:
         self._quantiles: dict[str, NDArray[np.float32]] = {}
         self._ids: pa.ChunkedArray | None = None
         self._texts = texts
-        self._text_values: tuple[pa.Array | None] | None = None  # None: not asked for yet
+        self._text_values: tuple[pa.Array | None] | None = None  # None: not read yet
         self._map: tuple[NDArray[np.int32], dict[str, float]] | None = None
         self._lock = threading.Lock()
         self._opened: Any = None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database."""
         with self._lock:
             if self._opened is not None:
                 self._opened.close()
 
     @property
     def database(self) -> Any:
-        """DuckDB over the table, opened when a filter first needs it: the queue does not."""
+        """DuckDB over the table, opened by the first filter: the queue works without it."""
         if self._opened is None:
             assert self.table.path is not None
             self._opened = _database(str(self.table.path.absolute()))
@@ -178,7 +178,7 @@ class Rows:
             if self._ids is None:
                 assert self.table.path is not None
                 with open_parquet(self.table.path) as opened:
-                    # Python's strings of a million rows would take three times the memory
+                    # kept as arrow: a million strings of Python would take three times the memory
                     column = opened.read(["id"]).column("id")
                 self._ids = column.combine_chunks() if column.num_chunks > 1 else column
         taken = self._ids.take(row_numbers(rows)).to_pylist()
@@ -195,44 +195,44 @@ class Rows:
 
     def percentile(self, name: str, value: float) -> float:
         """Share of all rows whose score is smaller, in steps of a thousandth."""
-        found = self._quantiles.get(name)
-        if found is None:
+        quantiles = self._quantiles.get(name)
+        if quantiles is None:
             values = self.table.column(name).astype(np.float32)
             values = values[np.isfinite(values)]
             steps = np.linspace(0, len(values) - 1, _QUANTILES + 1).round().astype(np.int64)
-            found = np.sort(values)[steps] if len(values) else np.zeros(1, np.float32)
-            self._quantiles[name] = found
-        return float(np.searchsorted(found, np.float32(value))) / _QUANTILES
+            quantiles = np.sort(values)[steps] if len(values) else np.zeros(1, np.float32)
+            self._quantiles[name] = quantiles
+        return float(np.searchsorted(quantiles, np.float32(value))) / _QUANTILES
 
     # ------------------------------------------------------------------------------ many rows
 
     def ordered(self, view: View) -> NDArray[np.int32]:
-        """Numbers of the rows of a view, in its order.
+        """The row numbers of a view, in its order.
 
         Raises:
-            OptionError: it names a column or group that is not there.
+            OptionError: the view names an unknown column or group.
         """
         if view.text:
-            self._text_column()  # before the lock: nobody waits for texts that he did not ask for
+            self._text_column()  # slow, so before the lock: other requests must not wait for it
         with self._lock:
             if view in self._orders:
                 self._orders.move_to_end(view)
                 return self._orders[view]
-            found = self._found(view)
-            found.setflags(write=False)
-            self._orders[view] = found
+            rows = self._filtered(view)
+            rows.setflags(write=False)
+            self._orders[view] = rows
             while len(self._orders) > _KEPT:
                 self._orders.popitem(last=False)
-            return found
+            return rows
 
     @property
     def is_up(self) -> NDArray[np.bool_]:
-        """Rows that are to be looked at first: the suspects, or all if nothing has a label yet."""
+        """Rows to review first: the suspects, or all rows if no row has a label yet."""
         if len(self.label) and (self.label < 0).all():
             return np.ones(len(self.label), np.bool_)
         return self.suspects.is_suspect
 
-    def _found(self, view: View) -> NDArray[np.int32]:
+    def _filtered(self, view: View) -> NDArray[np.int32]:
         rows = self._queried(view)
         keep = np.ones(len(rows), np.bool_)
         if view.only == "suspects":
@@ -246,7 +246,7 @@ class Rows:
         return rows if keep.all() else rows[keep]
 
     def _queried(self, view: View) -> NDArray[np.int32]:
-        """What the columns of the table decide, in the order that is asked for."""
+        """The rows that match by the columns of the table, in the order of the view."""
         conditions, values = self._conditions(view)
         if view.sort == SUSPECT:
             if not conditions:
@@ -256,7 +256,7 @@ class Rows:
             place = self._place[rows]
             return rows[np.argsort(place if view.order == "desc" else -place, kind="stable")]
         column = self._column(view.sort, self.sortable())
-        # rows whose score is not a number are never the first ones
+        # rows without a finite score come last in both directions
         by = f"{_not_a_number(column)}, {_quoted(column)} {view.order.upper()}, file_row_number"
         if column == "id":
             by = f"{_quoted(column)} {view.order.upper()} NULLS LAST, file_row_number"
@@ -280,19 +280,19 @@ class Rows:
         return conditions, values
 
     def _mentions(self, text: str) -> NDArray[np.bool_]:
-        """The rows that have a text in their id, in the name of a class, or in what they are."""
+        """Whether each row contains a text in its id, its class names, or its own text."""
         wanted = text.casefold()
-        # names decide by class, so that a million rows are not compared as strings
+        # names are compared once per class, not once per row
         named = [at for at, name in enumerate(self.table.classes) if wanted in name.casefold()]
-        found = np.isin(self.label, named) | np.isin(self.prediction, named)
-        found[self._query(["contains(lower(id), lower(?))"], [text], "")] = True
+        matches = np.isin(self.label, named) | np.isin(self.prediction, named)
+        matches[self._query(["contains(lower(id), lower(?))"], [text], "")] = True
         texts = self._text_column()
         if texts is not None:
             import pyarrow.compute as pc
 
             within = pc.match_substring(texts, text, ignore_case=True)
-            found |= within.to_numpy(zero_copy_only=False)
-        return found
+            matches |= within.to_numpy(zero_copy_only=False)
+        return matches
 
     def _text_column(self) -> pa.Array | None:
         if self._text_values is None:
@@ -300,7 +300,7 @@ class Rows:
         return self._text_values[0]
 
     def searched(self) -> str:
-        """What a filter by text looks at, in words."""
+        """What a filter by text searches, for the page."""
         if self._text_values is not None and self._text_values[0] is not None:
             return "ids, class names and texts"
         return "ids and class names"
@@ -308,8 +308,8 @@ class Rows:
     def _query(self, conditions: list[str], values: list[Any], order: str) -> NDArray[np.int32]:
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         query = f"SELECT file_row_number FROM examples {where} {order}"
-        found = self.database.execute(query, values).fetchnumpy()["file_row_number"]
-        return np.asarray(found).astype(np.int32)
+        rows = self.database.execute(query, values).fetchnumpy()["file_row_number"]
+        return np.asarray(rows).astype(np.int32)
 
     def sortable(self) -> list[str]:
         """Columns that rows can be sorted by."""
@@ -321,13 +321,13 @@ class Rows:
 
     @staticmethod
     def _column(name: str, known: list[str]) -> str:
-        """A column by its name; only those of the table ever become part of a query."""
+        """Check the name of a column: text from a request must not become part of a query."""
         if name not in known:
             raise OptionError(unknown_name("column", name[:60], known))
         return name
 
     def pairs(self, count: int = 24) -> list[tuple[int, int, int]]:
-        """The most confused pairs of classes: label, prediction and how many rows."""
+        """The most confused pairs of classes: label, prediction and number of rows."""
         differs = (self.label >= 0) & (self.prediction >= 0) & (self.label != self.prediction)
         width = int(max(self.label.max(initial=0), self.prediction.max(initial=0))) + 1
         codes = self.label[differs].astype(np.int64) * width + self.prediction[differs]
@@ -346,9 +346,9 @@ class Rows:
         return {_ANGLE, _NORM} <= set(self.table.scores)
 
     def map_cells(self) -> tuple[NDArray[np.int32], dict[str, float]]:
-        """The cell of the angle-norm map that every row lies in, and what its axes show.
+        """The cell of the angle-norm map that each row falls into, and the ends of the axes.
 
-        Cells are counted row by row from the top left; -1 for a row without a place.
+        Cells are numbered row by row from the top left; a row without a place has -1.
 
         Raises:
             OptionError: the table has no angles or norms.
@@ -362,12 +362,13 @@ class Rows:
             axes: dict[str, float] = {}
             cells = np.zeros(len(angle), np.int32)
             for name, values, step in (("angle", angle, 1), ("norm", norm, MAP_SIDE)):
+                # a few outliers must not squeeze all others together; they end up at the edge
                 ends = np.quantile(values[known], [0.0005, 0.9995]) if known.any() else [0.0, 1.0]
                 low, high = float(ends[0]), float(max(ends[1], ends[0] + 1e-6))
                 axes |= {f"{name}_low": low, f"{name}_high": high}
                 share = (np.nan_to_num(values) - low) / (high - low)
                 place = np.clip(share * MAP_SIDE, 0, MAP_SIDE - 1).astype(np.int32)
-                # norms grow upwards
+                # rows of a picture are counted from the top, but norms grow upwards
                 cells += step * (MAP_SIDE - 1 - place if name == "norm" else place)
             self._map = np.where(known, cells, -1).astype(np.int32), axes
         return self._map
@@ -383,7 +384,7 @@ class Rows:
         return inside
 
     def map_picture(self, view: View) -> bytes:
-        """The map as a PNG: darker where there are more examples, redder where more are wrong."""
+        """The map as a PNG: stronger for more examples, more orange if more of them are wrong."""
         from PIL import Image
 
         cells, _ = self.map_cells()
@@ -407,7 +408,8 @@ class Rows:
         return sink.getvalue()
 
 
-_DOT, _MANY = 4, 20_000  # cells of the map that are drawn as one, twice as many for few rows
+# cells on each side of a dot on the map; up to _MANY rows, dots are twice as wide to be seen
+_DOT, _MANY = 4, 20_000
 _RIGHT_COLOUR, _WRONG_COLOUR = (47, 116, 181), (213, 94, 0)
 
 
@@ -427,7 +429,7 @@ def _not_a_number(column: str) -> str:
 
 
 def _database(file: str) -> Any:
-    """DuckDB with one view of one file, and nothing else of the machine."""
+    """Open DuckDB with a view of one file, and without access to other files or the network."""
     duckdb = require("duckdb", extra="app", feature="`hardsight review`")
     connection = duckdb.connect(config={"memory_limit": "256MB", "threads": 2})
     # DuckDB takes names as UTF-8 in every locale

@@ -1,4 +1,4 @@
-"""The app on a port of this machine: in a thread for Python, in the foreground for a terminal."""
+"""Serve the app on a port, in a thread for Python or in the foreground for the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _FIRST_PORT, _PORTS_TRIED = 8712, 50
 _LEAST_TOKEN = 16
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
+# where notebooks show a page in a frame: Jupyter on this machine, and VS Code
 _FRAMES = "http://localhost:* http://127.0.0.1:* https://localhost:* vscode-webview:"
 
 
@@ -30,11 +31,11 @@ class Review:
     """A running app.
 
     Attributes:
-        url: its address, with the token behind ``#``.
-        port: that it listens on.
-        session: what it can be asked, without the web.
-        app: what it can be asked, as an ASGI application with all its checks.
-        notes: what there is to know about how it was started, in words.
+        url: its address, with the token after ``#``.
+        port: the port it listens on.
+        session: the review itself, without the web.
+        app: the ASGI application with all its checks.
+        notes: messages about how it was started.
     """
 
     def __init__(
@@ -132,25 +133,25 @@ class Review:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         last: OSError | None = None
         for number in range(first, min(first + _PORTS_TRIED, 65536)) if first else (0,):
-            # by its number, or asyncio does not see that it is TCP and leaves Nagle's algorithm on:
-            # the second part of an answer would wait 40 ms for a receipt of the first
+            # the protocol is named, because asyncio only turns Nagle's algorithm off if it is TCP;
+            # otherwise the second part of an answer waits 40 ms for the receipt of the first
             bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             try:
-                if os.name == "posix":  # elsewhere it would let two programs share a port
+                if os.name == "posix":  # on Windows it would let two programs share a port
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 bound.bind((host, number))
-                bound.listen(128)  # a browser that is early waits
+                bound.listen(128)  # already now: a browser that comes early waits
             except OSError as err:
                 bound.close()
                 last = err
                 continue
             taken = bound.getsockname()[1]
             if first and number != first:
-                self.notes.append(f"port {first} is in use; {taken} is the next one that is free")
+                self.notes.append(f"port {first} is in use; using {taken}, the next free one")
             return bound, taken
         reason = (last.strerror if last else None) or last or "no port is free"
         raise OutputError(
-            f"cannot listen on {host}, port {first} and the ones after it: {reason}; choose "
+            f"cannot listen on {host}, port {first} or the ports after it: {reason}; choose "
             "another --port or --host"
         )
 
@@ -158,7 +159,7 @@ class Review:
         if not _is_loopback(host):
             self.notes.append(
                 f"listening on {host}: everybody who can reach this machine and knows the token "
-                "can see the pictures and decide; nothing is encrypted on the way"
+                "can see the pictures and decide; the connection is not encrypted"
             )
         if _is_loopback(host) and os.environ.get("SSH_CONNECTION"):
             there = os.environ["SSH_CONNECTION"].split()
@@ -184,25 +185,25 @@ def review(
     model: str | None = None,
     weights: str | os.PathLike[str] | None = None,
 ) -> Review:
-    """Look at the suspects of a run and fix their labels, in a browser or inside a notebook.
+    """Open an app to look at the suspects of a run and fix their labels.
 
-    Serves a page from a thread of this process, prints its address and returns. Every decision is
-    on the disk, in ``review.sqlite`` beside the table, before the next picture shows.
+    This serves a page from a thread of this process, prints its address and returns. Every decision
+    is on the disk, in ``review.sqlite`` beside the table, before the next picture is shown.
 
     Args:
         run: folder of a finished run of ``hardsight score``, or of ``hardsight train`` with
             tracking; or its table.
-        port: of the page; the next one that is free if it is in use.
-        open_browser: show it at once; in a notebook it is shown there instead.
-        host: address to listen on. Beyond this machine a token is asked for.
-        token: of at least 16 characters, which requests must bring; by default a random one.
-        allow_hosts: further names under which the page is reached, such as that of a proxy.
-        data: where the data lies now, if not where it was scored.
-        card: folder of ``hardsight evaluate`` on the same data, for its Grad-CAM maps.
-        model: that makes Grad-CAM maps of the examples that you ask for; by default the one that
-            the run names, if it can be built without running anybody's Python code. Code that is
-            named here is run.
-        weights: of ``model``, a safetensors or torch file of tensors.
+        port: port of the page; if it is in use, the next free one is taken.
+        open_browser: whether to open the page in a browser; in a notebook it is shown there.
+        host: address to listen on. An address that other machines can reach requires a token.
+        token: secret of at least 16 characters that every request must send; random by default.
+        allow_hosts: other host names of the page, such as that of a proxy.
+        data: where the data is now, if it has moved since it was scored.
+        card: folder of ``hardsight evaluate`` for the same data, to show its Grad-CAM maps.
+        model: model that makes Grad-CAM maps on request. By default it is the one that the run
+            names, if it can be built without running anybody's Python code; the code of a model
+            that is named here is run.
+        weights: weights of ``model``, a safetensors or torch file of tensors.
 
     Returns:
         a handle with ``url``, ``decisions()`` and ``close()``.
@@ -210,8 +211,8 @@ def review(
     Raises:
         MissingDataError: there is no finished run with a row per example, or no card.
         TableError: the table, the card or the decisions cannot be used.
-        OptionError: the host is beyond this machine and there is no token, or it is too short.
-        OutputError: no port is free, or decisions cannot be kept.
+        OptionError: other machines can reach the host and there is no token, or it is too short.
+        OutputError: no port is free, or decisions cannot be stored.
         MissingExtraError: the app is not installed.
     """
     in_notebook = _in_notebook()
@@ -219,7 +220,7 @@ def review(
         run, host=host, port=port, token=token, allow_hosts=allow_hosts, data=data,
         is_framed=in_notebook, card=card, model=model, weights=weights,
     ).start()  # fmt: skip
-    for line in (*made.notes, made.url):  # always, since frames fail in some places
+    for line in (*made.notes, made.url):  # also in notebooks, some of which cannot show frames
         print(line)
     if in_notebook:
         _show_frame(made.url)
@@ -229,7 +230,10 @@ def review(
 
 
 def open_in_browser(url: str) -> bool:
-    """Open an address if there is a screen; a text browser would take over the terminal."""
+    """Open an address in a browser if there is a screen.
+
+    Without one, ``webbrowser`` may start a text browser, which would take over the terminal.
+    """
     has_screen = sys.platform in ("win32", "darwin") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
     )
@@ -242,10 +246,10 @@ def open_in_browser(url: str) -> bool:
 
 
 def _in_notebook() -> bool:
-    """Whether this runs in a kernel, which can show pages."""
-    shell = sys.modules.get("IPython")
-    found = shell.get_ipython() if shell is not None else None
-    return found is not None and hasattr(found, "kernel")
+    """Whether this runs in a notebook's kernel, which can show pages."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None else None
+    return shell is not None and hasattr(shell, "kernel")
 
 
 def _show_frame(url: str) -> None:
@@ -254,10 +258,10 @@ def _show_frame(url: str) -> None:
 
 
 def _give_back_memory() -> None:
-    """Let freed memory go back to the system at once, in a process that does nothing else.
+    """Return freed memory to the system at once, in a process that does nothing else.
 
-    Of a million rows each passing array has megabytes. By default allocators keep them for the next
-    one, which took as much again as what is in use.
+    With a million rows, every temporary array takes megabytes. By default allocators keep that
+    memory for later, which doubled the memory of the app.
     """
     import ctypes
 
@@ -274,7 +278,7 @@ def _give_back_memory() -> None:
 
 def _check_installed() -> None:
     for module in ("starlette", "uvicorn", "duckdb"):
-        if find_spec(module) is None:  # found, it loads when it is needed
+        if find_spec(module) is None:  # only looked up: each is imported when it is needed
             require(module, extra="app", feature="`hardsight review`")
 
 
@@ -287,8 +291,8 @@ def _check_token(host: str, token: str | None) -> None:
         )
     if token is None and not _is_loopback(host):
         raise OptionError(
-            f"--host {host} lets others on the network see the pictures and decide, whoever has "
-            f"the token; choose one of at least {_LEAST_TOKEN} characters with --token, or leave "
+            f"--host {host} lets everybody on the network who has the token see the pictures and "
+            f"decide; choose a token of at least {_LEAST_TOKEN} characters with --token, or leave "
             "--host out and reach this machine with ssh -L"
         )
 
@@ -303,12 +307,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _reached_by(host: str) -> str:
-    """A name that a browser can open: not that of all addresses at once."""
+    """A host name that a browser can open, in place of one that stands for all addresses."""
     return socket.gethostname() if host in ("0.0.0.0", "::") else host
 
 
 def _names(host: str, allow_hosts: Sequence[str]) -> set[str]:
-    """Names under which requests may come, with a port where one was stated."""
+    """The host names that requests may use, with a port if ``allow_hosts`` has one."""
     names = {*(name.strip().lower() for name in allow_hosts if name.strip())}
     names.add(_in_url(host).lower())
     if _is_loopback(host):
@@ -317,10 +321,10 @@ def _names(host: str, allow_hosts: Sequence[str]) -> set[str]:
         own = socket.gethostname()
         names |= {own.lower(), socket.getfqdn().lower(), "localhost", "127.0.0.1"}
         try:
-            found = socket.getaddrinfo(own, None)
+            addresses = socket.getaddrinfo(own, None)
         except OSError:
-            found = []
-        names |= {_in_url(str(place[4][0])) for place in found}
+            addresses = []
+        names |= {_in_url(str(address[4][0])) for address in addresses}
     return names
 
 
@@ -333,8 +337,8 @@ def _has_port(name: str) -> bool:
 
 
 def _hosts(names: set[str], port: int) -> set[str]:
-    """The header ``Host`` for each name; behind a proxy it has the proxy's own port, or none."""
-    return {one for name in names for one in ((name,) if _has_port(name) else _both(name, port))}
+    """The allowed values of ``Host``; behind a proxy it has the port of the proxy, or none."""
+    return {host for name in names for host in ((name,) if _has_port(name) else _both(name, port))}
 
 
 def _both(name: str, port: int) -> tuple[str, ...]:
@@ -358,11 +362,11 @@ def _server(app: Any) -> Any:
         http="h11",
         ws="none",
         lifespan="off",
-        log_config=None,  # the logs of this process are its owner's
+        log_config=None,  # a library must not configure the logging of the process
         log_level="error",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nothing that a request says about itself is believed
+        proxy_headers=False,  # anybody can send X-Forwarded-For
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
     )

@@ -1,4 +1,4 @@
-"""What the app can be asked, without the web: plain values in, plain values out."""
+"""The review of a run without the web: plain values in, plain values out."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_PICTURES = 64  # in one answer
-_MOST_ITEMS, _MOST_ROWS = 24, 400
-_NEAREST, _SIMILAR = 5, 5  # classes and examples that are shown beside one
+_MOST_ITEMS, _MOST_ROWS = 24, 400  # in one answer for the queue and for the grid
+_NEAREST, _SIMILAR = 5, 5  # classes and examples that are shown beside an example
 _OWN_ANGLE, _SUSPICION = "target_angle", "suspicion"
 _NO_ANGLES = (
-    "A tracked training keeps no angles to the classes: to see the nearest ones, review what "
-    "`hardsight score` makes with the trained model"
+    "A tracked training stores no angles to the classes. To see the nearest ones, run "
+    "`hardsight score` with the trained model and review that run"
 )
-_AHEAD = 3  # maps that are made before they are looked at
-_MOST_CHOSEN = 100_000  # rows that a browser may name one by one
+_AHEAD = 3  # maps that are made before they are needed
+_MOST_CHOSEN = 100_000  # rows that a request may list one by one
 _LONGEST_NAME = 40
-_SCANNED = 1 << 14
+_SCANNED = 1 << 14  # rows searched at a time for open ones, which are usually near the start
 _NAMES = {number: action for action, number in NUMBERS.items()}
 _STATES = ("any", "open", "decided", *ACTIONS, "disagree")
 _DIGITS = "1234567890"
@@ -61,16 +61,16 @@ class Session:
 
     Args:
         run: folder of a finished run, or its table.
-        data: where its data lies now, if not where it was scored.
-        card: an evaluation card of the same data, for its Grad-CAM maps.
-        model: that makes Grad-CAM maps of any example; by default the one that the run names, if
-            it can be built without running anybody's code.
-        weights: of ``model``.
+        data: where its data is now, if it has moved since it was scored.
+        card: an evaluation card of the same data, to show its Grad-CAM maps.
+        model: model that makes Grad-CAM maps of any example; by default the one that the run names,
+            if it can be built without running anybody's code.
+        weights: weights of ``model``.
 
     Raises:
         MissingDataError: there is no finished run with a row per example, or no card.
         TableError: the table, the card or the decisions cannot be used.
-        OutputError: decisions cannot be kept there.
+        OutputError: decisions cannot be stored there.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ class Session:
         self._digits = _digit_keys(self.classes)
 
     def _texts(self) -> pa.Array | None:
-        """The text of every row, for the filter; ``None`` if they are not texts."""
+        """The text of every row, for the filter; ``None`` if the examples are not texts."""
         every = np.arange(len(self.rows))
         return self.pictures.texts(self.rows.index, lambda: self.rows.ids(every))
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self.store.close()
         self.rows.close()
         self.pictures.close()
@@ -120,7 +120,7 @@ class Session:
 
     @property
     def classes(self) -> list[str]:
-        """Names of all classes, numbers if the table does not name them."""
+        """The names of all classes; a class that the table does not name has its number."""
         most = int(max(self.rows.label.max(initial=-1), self.rows.prediction.max(initial=-1)))
         named = self.table.classes
         return [*named, *(str(number) for number in range(len(named), most + 1))]
@@ -128,7 +128,7 @@ class Session:
     # ------------------------------------------------------------------------------ reading
 
     def start(self) -> dict[str, Any]:
-        """What a page has to know before it shows anything."""
+        """Everything that the page needs before it shows anything."""
         table, rows = self.table, self.rows
         about = {name: table.about(name) for name in table.scores}
         return {
@@ -166,14 +166,14 @@ class Session:
     def queue(
         self, view: View, reviewer: str, *, after: int, count: int, state: str
     ) -> dict[str, Any]:
-        """The next examples from a place of a view on that the reviewer has not decided.
+        """The next examples of a view that the reviewer has not decided.
 
         Args:
             view: filter and order.
-            reviewer: whose decisions count.
-            after: place in the order that the first one may have.
-            count: most examples.
-            state: ``"any"`` for decided ones as well, else ``"open"``.
+            reviewer: name of the reviewer.
+            after: place in the order to start from.
+            count: largest number of examples.
+            state: ``"open"``, or ``"any"`` to include decided examples.
         """
         name, order = checked_name(reviewer), self.rows.ordered(view)
         standing = self.store.standing(name)
@@ -181,8 +181,8 @@ class Session:
         places: list[int] = []
         for start in range(max(0, after), len(order), _SCANNED):
             part = is_open[start : start + _SCANNED]
-            found = np.arange(len(part)) if state == "any" else np.flatnonzero(part)
-            places += (start + found[: count - len(places)]).tolist()
+            chosen = np.arange(len(part)) if state == "any" else np.flatnonzero(part)
+            places += (start + chosen[: count - len(places)]).tolist()
             if len(places) >= min(count, _MOST_ITEMS):
                 break
         places = places[:_MOST_ITEMS]
@@ -207,7 +207,7 @@ class Session:
         return self._items(np.array([row]), standing, name, [None])[0]
 
     def similar(self, index: int) -> dict[str, Any]:
-        """The examples nearest to one by the angle of their embeddings; none if none were kept.
+        """The examples nearest to an example by the angle of embeddings; none without embeddings.
 
         Raises:
             OptionError: the table has no such example.
@@ -215,7 +215,7 @@ class Session:
         near = self.neighbours.similar(self._row(index), _SIMILAR)
         rows = np.array([row for row, _ in near], np.int64)
         ids = self.rows.ids(rows) if len(rows) else []
-        found = [
+        similar = [
             {
                 "index": int(self.rows.index[row]),
                 "id": id,
@@ -224,26 +224,26 @@ class Session:
             }
             for (row, angle), id in zip(near, ids, strict=True)
         ]
-        return {"similar": found}
+        return {"similar": similar}
 
     def explained(self, index: int, ahead: Sequence[int] = ()) -> dict[str, Any]:
-        """Whether there is a Grad-CAM map of an example, asked for if there is none yet.
+        """Whether there is a Grad-CAM map of an example; requests it if there is none yet.
 
         Args:
-            index: of the example in its data.
-            ahead: examples that come after it, whose maps are made next.
+            index: position of the example in its data.
+            ahead: the examples after it, whose maps are made next.
 
         Raises:
             OptionError: the table has no such example.
         """
-        wanted, *then = (self._wanted(one) for one in (index, *ahead[:_AHEAD]))
+        wanted, *then = (self._wanted(each) for each in (index, *ahead[:_AHEAD]))
         if wanted.id in self.maps:
             return {"state": "there", "prediction": self.maps.prediction(wanted.id), "note": ""}
         if self.pictures.problem:
             return {"state": "none", "prediction": -1, "note": self.pictures.problem}
-        found = self.explainer.of(wanted, [one for one in then if one.id not in self.maps])
-        state = "there" if found.picture else "none" if found.problem else "pending"
-        return {"state": state, "prediction": found.prediction, "note": found.problem}
+        known = self.explainer.of(wanted, [each for each in then if each.id not in self.maps])
+        state = "there" if known.picture else "none" if known.problem else "pending"
+        return {"state": state, "prediction": known.prediction, "note": known.problem}
 
     def _wanted(self, index: int) -> Wanted:
         row = self._row(index)
@@ -252,7 +252,7 @@ class Session:
     def grid(
         self, view: View, reviewer: str, *, state: str, start: int, count: int
     ) -> dict[str, Any]:
-        """Some consecutive rows of a view, in few words each."""
+        """Consecutive rows of a view, as columns for the grid."""
         name = checked_name(reviewer)
         chosen = self._in_state(view, name, state)
         start = max(0, start)
@@ -276,10 +276,10 @@ class Session:
         return {**counted, "searched": searched, **columns}
 
     def shown(self, indices: Sequence[int], size: str) -> list[Shown]:
-        """Pictures of some examples; those that the table does not have are empty.
+        """The pictures of some examples; empty for an index that the table does not have.
 
         Raises:
-            OptionError: too many, or no such size.
+            OptionError: there are too many examples, or the size is unknown.
         """
         if size not in (*SIZES, MAP) or len(indices) > MOST_PICTURES:
             raise OptionError(f"expected small, large or map, and at most {MOST_PICTURES} examples")
@@ -297,7 +297,7 @@ class Session:
         return [one(*each) for each in zip(indices, rows.tolist(), ids, strict=True)]
 
     def changes(self, reviewer: str, since: int) -> dict[str, Any]:
-        """What a reviewer decided after a row of the log, in this window or another one."""
+        """What a reviewer decided after a row of the log, in any window."""
         name = checked_name(reviewer)
         seq = self.store.seq
         changed: list[int] = []
@@ -308,7 +308,7 @@ class Session:
         return {"seq": seq, "changed": changed, "count": count}
 
     def overview(self, reviewer: str) -> dict[str, Any]:
-        """The dashboard, as one reviewer may see it."""
+        """The dashboard, with what this reviewer may see of the decisions of others."""
         return dashboard(self.rows, self.store, checked_name(reviewer))
 
     def _items(
@@ -348,53 +348,53 @@ class Session:
         }
 
     def _nearest(self, row: int) -> list[dict[str, Any]]:
-        """From the embeddings or what the run kept of them, else as far as its columns tell."""
+        """The nearest classes, by embeddings, by stored nearest classes, or by the table."""
         label = int(self.rows.label[row])
         near = self.neighbours.classes(row, label, _NEAREST)
         near = near or self.near_classes.of(int(self.rows.index[row]), self.rows.fold(row))
         if not near:
             return nearest_classes(self.table, row)
-        if label >= 0 and all(one["label"] != label for one in near):
+        if label >= 0 and all(each["label"] != label for each in near):
             own = self.rows.value(_OWN_ANGLE, row) if _OWN_ANGLE in self.table.columns else None
             near = near if own is None else [*near, {"label": label, "angle": own}]
         return near
 
     def _nearest_note(self) -> str:
-        """What is missing of the nearest classes and how to get it; empty if nothing is."""
+        """How to get the names of the nearest classes; empty if they are known."""
         known = self.neighbours.has_classes or self.near_classes
         if known:
             return ""
         if _OWN_ANGLE not in self.table.columns:
             is_tracked = _SUSPICION in self.table.columns
             return _NO_ANGLES if is_tracked else ""
-        # true of any run: one of stored embeddings has no model to score again
+        # worded for any run: stored embeddings have no model to score with again
         return (
-            "Nearest classes by name are kept when `hardsight score` runs a model, and similar "
-            "examples with its --keep-embeddings"
+            "`hardsight score` stores the names of the nearest classes if it runs a model, and "
+            "similar examples if it has --keep-embeddings"
         )
 
     def _scores(self, row: int) -> list[list[Any]]:
-        found = []
+        scores = []
         for name in self.table.scores:
             value = self.rows.value(name, row)
             share = None if value is None else self.rows.percentile(name, value)
-            found.append([name, value, share])
-        return found
+            scores.append([name, value, share])
+        return scores
 
     def _others(self, row: int, standing: Standing, reviewer: str) -> list[dict[str, Any]]:
-        """What others decided, once the reviewer has: nobody is led by another's answer."""
+        """What others decided; empty until the reviewer has, so that nobody is influenced."""
         if int(standing.action[row]) in (NONE, NUMBERS[SKIP]):
             return []
-        found = []
+        others = []
         for name in self.store.reviewers:
             other = self.store.standing(name)
             if name != reviewer and int(other.action[row]) not in (NONE, NUMBERS[SKIP]):
                 action = _NAMES[int(other.action[row])]
-                found.append({"reviewer": name, "action": action, "new": int(other.new[row])})
-        return found
+                others.append({"reviewer": name, "action": action, "new": int(other.new[row])})
+        return others
 
     def _in_state(self, view: View, reviewer: str, state: str) -> NDArray[np.int32]:
-        """Rows of a view that the reviewer has treated in some way."""
+        """The rows of a view that are in a state for the reviewer, such as ``"open"``."""
         order = self.rows.ordered(view)
         if state not in _STATES:
             raise OptionError(f"expected one of {', '.join(_STATES)}, got {state[:40]!r}")
@@ -411,10 +411,10 @@ class Session:
         return order[is_in]
 
     def disagreements(self, reviewer: str) -> NDArray[np.int64]:
-        """Rows that reviewers decided differently, of those that this one has decided."""
+        """Rows that this reviewer and others have decided differently."""
         standings = [self.store.standing(name) for name in self.store.reviewers]
-        found = consensus(standings, self.rows.label)
-        rows = found.rows[found.verdict == DISAGREE]
+        agreed = consensus(standings, self.rows.label)
+        rows = agreed.rows[agreed.verdict == DISAGREE]
         own = self.store.standing(reviewer).action[rows]
         known: NDArray[np.int64] = rows[(own != NONE) & (own != NUMBERS[SKIP])]
         return known
@@ -425,9 +425,9 @@ class Session:
         """Store one decision about one example.
 
         Raises:
-            OptionError: what is asked for is not a decision.
-            StaleError: the reviewer has decided about it elsewhere meanwhile.
-            OutputError: it could not be stored.
+            OptionError: the request is not a decision.
+            StaleError: the reviewer has meanwhile decided about it in another window.
+            OutputError: the decision could not be stored.
         """
         name = checked_name(asked.get("reviewer"))
         row = self._row(_integer(asked, "index"))
@@ -442,14 +442,14 @@ class Session:
         }
 
     def decide_many(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Store the same decision about many examples, as one that can be undone as one.
+        """Store the same decision about many examples, which can be undone in one step.
 
-        They are named by index, or as all of a view.
+        The examples are listed by index, or are all examples of a view.
 
         Raises:
-            OptionError: what is asked for is not a decision, or the view has other rows by now.
-            StaleError: the reviewer has decided about some of them elsewhere meanwhile.
-            OutputError: it could not be stored.
+            OptionError: the request is not a decision, or the view has other rows by now.
+            StaleError: the reviewer has meanwhile decided about some of them in another window.
+            OutputError: the decision could not be stored.
         """
         name = checked_name(asked.get("reviewer"))
         rows = self._chosen(asked, name)
@@ -462,15 +462,15 @@ class Session:
         return {"seq": self.store.seq, "count": len(rows), "recent": self.store.recent(name)}
 
     def undo(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Take back what was decided in one go.
+        """Undo decisions that were stored in one step.
 
         Raises:
-            StaleError: it is undone already.
-            OutputError: it could not be stored.
+            StaleError: they are already undone.
+            OutputError: the undo could not be stored.
         """
         name, batch = checked_name(asked.get("reviewer")), asked.get("batch")
         if not isinstance(batch, str) or len(batch) > _LONGEST_NAME:
-            raise OptionError("expected the batch that is to be undone")
+            raise OptionError("expected the batch to undo")
         rows = self.store.undo(name, batch)
         return {
             "seq": self.store.seq,
@@ -489,8 +489,8 @@ class Session:
             rows = self._in_state(View.of(view), name, state).astype(np.int64)
             if len(rows) != _integer(asked, "expect"):
                 raise OptionError(
-                    f"the filter has {len(rows):,} examples by now, not {asked['expect']:,}; look "
-                    "again, then decide"
+                    f"the filter now matches {len(rows):,} examples, not {asked['expect']:,}; "
+                    "check them, then decide again"
                 )
             return rows
         if not isinstance(indices, list) or not 0 < len(indices) <= _MOST_CHOSEN:
@@ -529,10 +529,10 @@ class Session:
 
 
 def checked_name(reviewer: Any) -> str:
-    """The name of a reviewer.
+    """The name of a reviewer, with single spaces.
 
     Raises:
-        OptionError: it is empty, too long, or has characters that cannot be seen.
+        OptionError: it is empty, too long, or has characters that cannot be printed.
     """
     name = " ".join(str(reviewer or "").split())
     if not name or len(name) > _LONGEST_NAME or not name.isprintable():
@@ -548,14 +548,14 @@ def _integer(asked: Mapping[str, Any], name: str) -> int:
 
 
 def _bounded(value: Any) -> int:
-    """A number that fits into the columns of a table."""
+    """Check that a value is a whole number that fits into a column of the table."""
     if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < 2**62:
         raise OptionError("expected whole numbers")
     return value
 
 
 def _digit_keys(classes: list[str]) -> dict[str, int]:
-    """A digit for each of up to ten classes, which never moves; their own if they are digits."""
+    """A fixed digit for each class, if there are at most ten; digits keep their own key."""
     if len(classes) > len(_DIGITS):
         return {}
     if all(len(name) == 1 and name in _DIGITS for name in classes):
@@ -571,5 +571,5 @@ def _title(run: Path) -> str:
 def _user() -> str:
     try:
         return checked_name(getpass.getuser())
-    except (OSError, KeyError, ImportError, OptionError):  # no such user, as in some containers
+    except (OSError, KeyError, ImportError, OptionError):  # containers may have no user name
         return "me"

@@ -1,8 +1,8 @@
-"""Decisions on disk: an append-only log in SQLite, from which everything else follows.
+"""Store decisions in an append-only log in SQLite.
 
-A row of the log is one decision of one reviewer about one example, or the undoing of one. Nothing
-is ever changed or removed: what counts now is, per example and reviewer, the last decision that was
-not undone. So undo, agreement between reviewers and an audit all come from one table.
+A row of the log is a decision of a reviewer about an example, or the undo of one. Rows are never
+changed or removed. For each example and reviewer, the last decision that was not undone counts.
+Undo, agreement between reviewers and an audit can all be derived from this one table.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 KEEP, RELABEL, CANNOT_TELL, SKIP = "keep", "relabel", "cannot tell", "skip"
 ACTIONS = (KEEP, RELABEL, CANNOT_TELL, SKIP)
-NONE = 0  # the number of "no decision"; those of the actions follow, in their order
+NONE = 0  # the number of "no decision"; the actions have the numbers after it
 NUMBERS = {action: number for number, action in enumerate(ACTIONS, start=1)}
 UNDO = "undo"
 FILE = "review.sqlite"
 _FORMAT = 1
-_BUSY_MS = 5000
-# write-ahead logs need memory that all processes share, which these do not give
+_BUSY_MS = 5000  # that SQLite waits for another process to finish writing
+# SQLite's write-ahead log needs memory shared by all processes, which these file systems lack
 _NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs",
                   "lustre", "gpfs", "beegfs", "fuse.sshfs", "fuse.s3fs")  # fmt: skip
 
@@ -79,11 +79,11 @@ SELECT log.* FROM log JOIN (
 
 
 class StaleError(Exception):
-    """A decision was made without knowledge of a later one of the same reviewer.
+    """The reviewer has decided about the same examples in another window in the meantime.
 
     Attributes:
-        index: examples that it is about, at most a few.
-        count: how many there are.
+        index: some of these examples.
+        count: number of these examples.
     """
 
     def __init__(self, index: Sequence[int], count: int) -> None:
@@ -93,16 +93,16 @@ class StaleError(Exception):
 
 @dataclass(frozen=True)
 class Batch:
-    """Decisions that one reviewer made in one go: consecutive rows of the log.
+    """Decisions of one reviewer that were stored in one step, in consecutive rows of the log.
 
     Attributes:
         batch: its name.
-        first: row of the log.
-        seq: last row of the log.
-        index: of the last example, of the last one that was changed if some were.
-        action: of that example.
-        old: label of it.
-        new: class of it, -1 for none.
+        first: its first row of the log.
+        seq: its last row of the log.
+        index: the last example whose label it changed; without one, its last example.
+        action: the action for that example.
+        old: the label of that example.
+        new: the new class of that example, -1 for none.
     """
 
     batch: str
@@ -115,19 +115,19 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """How many decisions."""
+        """The number of decisions."""
         return self.seq - self.first + 1
 
 
 @dataclass
 class Standing:
-    """What one reviewer has decided, per row of the table.
+    """What one reviewer has decided, for each row of the table.
 
     Attributes:
         action: number of the action, 0 for none.
-        new: class, -1 for none.
-        latest: last row of the log about the example, undoings included, 0 for none.
-        batches: what was decided in one go and not undone, in the order of time.
+        new: new class, -1 for none.
+        latest: last row of the log about the example, including undos; 0 for none.
+        batches: decisions that were stored together and not undone, ordered by time.
     """
 
     action: NDArray[np.int8]
@@ -137,7 +137,7 @@ class Standing:
 
     @classmethod
     def of(cls, length: int) -> Standing:
-        """Nothing decided yet."""
+        """The standing of a reviewer who has decided nothing yet."""
         return cls(
             np.zeros(length, np.int8), np.full(length, -1, np.int32), np.zeros(length, np.int64)
         )
@@ -160,16 +160,16 @@ class Record:
 
 
 def store_file(table: ScoreTable) -> Path:
-    """Where the decisions about a table lie: beside it.
+    """The file beside a table that holds the decisions about it.
 
     Raises:
-        OptionError: beside it is an object store.
+        OptionError: the table is in an object store.
     """
     assert table.path is not None, "a table in memory has no place for decisions"
     if isinstance(table.path, StorePath):
         raise OptionError(
-            f"decisions are kept beside a table, and {table.path} is in an object store, where a "
-            "decision cannot be added to a file; copy the folder of the run to a disk first"
+            f"decisions are stored beside a table, but {table.path} is in an object store, where "
+            "files cannot be appended to; copy the folder of the run to a disk first"
         )
     path = table.path.absolute()
     usual = path.name in ("table.parquet", "dynamics.parquet")
@@ -177,16 +177,16 @@ def store_file(table: ScoreTable) -> Path:
 
 
 def identity(table: ScoreTable) -> str:
-    """What tells the examples and classes of a table from those of another."""
+    """A digest of the examples and classes of a table, to recognise decisions about others."""
     data = table.metadata.get("data") or {}
     return values_digest([data.get("fingerprint"), table.classes, len(table)])
 
 
 def standing_records(table: ScoreTable) -> list[Record]:
-    """What counts now, of all reviewers, in the order it was decided; none if nothing was.
+    """The decisions of all reviewers that count, ordered by time.
 
     Raises:
-        TableError: the decisions are those of other data, or of a newer version.
+        TableError: the decisions belong to other data, or to a newer version of hardsight.
     """
     file = store_file(table)
     if not file.exists():
@@ -200,19 +200,20 @@ def standing_records(table: ScoreTable) -> list[Record]:
 
 
 class Store:
-    """The log, and what follows from it, held in memory and kept up to date.
+    """The log of decisions, and what counts of it, held in memory and kept up to date.
 
-    One connection, one writer at a time in this process; other processes are waited for by SQLite.
+    There is one connection, and a lock for the threads of this process. SQLite itself waits for
+    other processes.
 
     Args:
-        file: of the log; made if it is not there.
-        identity: of the table that is reviewed.
-        index: of every row of the table.
-        label: of every row of the table.
+        file: the file of the log, created if it does not exist.
+        identity: the identity of the table under review.
+        index: the index of every row of the table.
+        label: the label of every row of the table.
 
     Raises:
-        TableError: the decisions there are those of other data, or of a newer version.
-        OutputError: the file cannot be made.
+        TableError: the decisions belong to other data, or to a newer version of hardsight.
+        OutputError: the file cannot be created.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class Store:
         self.file = file
         self._lock = threading.RLock()
         self._index, self._label = index, label
-        is_sorted = bool((np.diff(index) > 0).all())  # as most tables are: nothing to hold
+        is_sorted = bool((np.diff(index) > 0).all())  # as in most tables: no sorter needed
         self._by_index = None if is_sorted else np.argsort(index, kind="stable")
         self._standing: dict[str, Standing] = {}
         self._seen = 0
@@ -230,7 +231,7 @@ class Store:
             self._connection = _opened(file, make=identity)
         except sqlite3.Error as err:
             raise OutputError(
-                f"cannot keep decisions in {file}: {err}; make the folder of the run writable"
+                f"cannot store decisions in {file}: {err}; make the folder of the run writable"
             ) from err
         try:
             _check_about(self._connection, file, identity)
@@ -240,7 +241,7 @@ class Store:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._connection.close()
 
@@ -255,32 +256,32 @@ class Store:
 
     @property
     def reviewers(self) -> list[str]:
-        """Everybody who has decided something."""
+        """The names of everybody who has decided something."""
         with self._lock:
             self._catch_up()
             return sorted(self._standing)
 
     def standing(self, reviewer: str) -> Standing:
-        """What a reviewer has decided; not to be changed."""
+        """What a reviewer has decided; callers must not change it."""
         with self._lock:
             self._catch_up()
             return self._standing.get(reviewer) or Standing.of(len(self._index))
 
     def rows_of(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of the table by the position of their example in the data; -1 for none."""
+        """The rows of the table for some indices of the data; -1 for an unknown index."""
         if not len(self._index):
             return np.full(len(index), -1, np.int64)
-        found = np.searchsorted(self._index, index, sorter=self._by_index)
-        rows = np.minimum(found, len(self._index) - 1)
+        places = np.searchsorted(self._index, index, sorter=self._by_index)
+        rows = np.minimum(places, len(self._index) - 1)
         if self._by_index is not None:
             rows = self._by_index[rows]
         return np.where(self._index[rows] == index, rows, -1)
 
     def recent(self, reviewer: str, count: int = 10) -> list[dict[str, Any]]:
-        """The last things a reviewer decided that count, newest first; a batch is one of them."""
+        """The last batches of a reviewer that were not undone, newest first."""
         names = ("batch", "seq", "count", "index", "action", "old", "new")
         last = self.standing(reviewer).batches[: -count - 1 : -1]
-        return [{name: getattr(one, name) for name in names} for one in last]
+        return [{name: getattr(batch, name) for name in names} for batch in last]
 
     # ------------------------------------------------------------------------------ writing
 
@@ -294,43 +295,43 @@ class Store:
         base: int | None = None,
         seen: int | None = None,
     ) -> int:
-        """Add one decision for each of some rows, all of them or none.
+        """Store one decision for each of some rows, for all of them or for none.
 
-        It is on the disk when this returns.
+        The decisions are on the disk when this returns.
 
         Args:
-            rows: of the table.
-            reviewer: who decides.
-            action: one of ``ACTIONS``; to give a row the class that it has already is to keep it.
-            new: class of each row, -1 for none.
-            base: the last row of the log about a single example that the reviewer had seen.
-            seen: the last row of the log, of any example, that the reviewer had seen.
+            rows: rows of the table.
+            reviewer: name of the reviewer.
+            action: one of ``ACTIONS``; to relabel a row with the class that it has is to keep it.
+            new: new class of each row, -1 for none.
+            base: the last row of the log about this one example that the reviewer had seen.
+            seen: the last row of the log about any example that the reviewer had seen.
 
         Returns:
             the last row of the log.
 
         Raises:
-            StaleError: the reviewer has decided about it elsewhere meanwhile.
-            OutputError: it could not be written; nothing was.
+            StaleError: the reviewer has meanwhile decided about them in another window.
+            OutputError: the decisions could not be written, and none of them was.
         """
         with self._transaction():
             latest = self._standing_to_change(reviewer).latest[rows]
             stale = latest != base if base is not None else latest > (seen or 0)
             if stale.any():
-                found = self._index[rows[stale]]
-                raise StaleError(found[:20].tolist(), int(stale.sum()))
+                index = self._index[rows[stale]]
+                raise StaleError(index[:20].tolist(), int(stale.sum()))
             self._insert(rows, reviewer, action, new.tolist(), latest.tolist())
         return self._seen
 
     def undo(self, reviewer: str, batch: str) -> NDArray[np.int64]:
-        """Take back what was decided in one go; the decisions before count again.
+        """Undo decisions that were stored in one step; the decisions before them count again.
 
         Returns:
-            the rows of the table that it was about.
+            the rows of the table that they were about.
 
         Raises:
-            StaleError: it is not there any more, or is undone already.
-            OutputError: it could not be written; nothing was.
+            StaleError: there are no such decisions, or they are already undone.
+            OutputError: the undo could not be written, and no part of it was.
         """
         query = """SELECT seq, "index" FROM log AS made WHERE batch = ? AND reviewer = ?
             AND action != 'undo' AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = made.seq)"""
@@ -369,9 +370,10 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing, after everything that other processes have written."""
+        """Write all or nothing, after taking in everything that other processes have written."""
         with self._lock:
             try:
+                # IMMEDIATE takes the write lock now, so nothing changes between check and write
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._catch_up()
                 yield
@@ -391,13 +393,14 @@ class Store:
 
     def _catch_up(self) -> None:
         """Take in what other processes have written since."""
+        # changes if another connection has written; much cheaper than a query of the log
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
             self._read_on()
             self._version = version
 
     def _standing_to_change(self, reviewer: str) -> Standing:
-        # made only if there is none: it has a place for every row, and is asked for at every key
+        # not setdefault, which would make new arrays for all rows at every key press
         if reviewer not in self._standing:
             self._standing[reviewer] = Standing.of(len(self._index))
         return self._standing[reviewer]
@@ -416,7 +419,7 @@ class Store:
         standing = self._standing_to_change(reviewer)
         rows = self.rows_of(np.array([row[1] for row in added], np.int64))
         undone = np.array([row[5] is not None for row in added])
-        # of rows that occur twice numpy keeps the last value, which is the later one
+        # if a row occurs twice, numpy keeps the last value, which is the later one
         standing.latest[rows] = [row[0] for row in added]
         made = np.flatnonzero(~undone)
         standing.action[rows[made]] = [NUMBERS[added[at][3]] for at in made.tolist()]
@@ -426,7 +429,7 @@ class Store:
         _add_batches(standing.batches, added)
 
     def _look_up(self, standing: Standing, reviewer: str, rows: NDArray[np.int64]) -> None:
-        """What counts for some rows after an undo, from the log itself."""
+        """Read again from the log what counts for some rows, after an undo."""
         query = """SELECT "index", max(seq), action, new FROM log AS made
             WHERE "index" IN (SELECT value FROM json_each(?)) AND reviewer = ?
             AND action != 'undo' AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = made.seq)
@@ -435,25 +438,25 @@ class Store:
         index = json.dumps(self._index[rows].tolist())
         counting = self._connection.execute(query, (index, reviewer)).fetchall()
         if counting:
-            found = self.rows_of(np.array([row[0] for row in counting], np.int64))
-            standing.action[found] = [NUMBERS[row[2]] for row in counting]
-            standing.new[found] = [row[3] for row in counting]
+            places = self.rows_of(np.array([row[0] for row in counting], np.int64))
+            standing.action[places] = [NUMBERS[row[2]] for row in counting]
+            standing.new[places] = [row[3] for row in counting]
 
 
 def _as_said(action: str, old: int, new: int) -> tuple[str, int, int]:
-    """Action, old and new class of one row: the class that it has already is kept, not changed."""
+    """Action, old and new class to store; relabelling to the same class becomes ``keep``."""
     return (KEEP, old, -1) if action == RELABEL and new == old else (action, old, new)
 
 
 def _add_batches(batches: list[Batch], added: Sequence[tuple[Any, ...]]) -> None:
-    """Take in the rows of one reviewer; those of one batch follow each other."""
+    """Add the batches in the new rows of one reviewer; the rows of a batch are consecutive."""
     for _, group in groupby(added, key=itemgetter(6)):
         rows = list(group)
         first, *_, undoes, _, _ = rows[0]
         if undoes is None:
-            # one class for all of them changes some and keeps others: it is named by a change
-            told = next((row for row in reversed(rows) if row[3] == RELABEL), rows[-1])
-            _, index, _, action, new, _, batch, old = told
+            # one class for many examples changes some and keeps others; the page shows a change
+            shown = next((row for row in reversed(rows) if row[3] == RELABEL), rows[-1])
+            _, index, _, action, new, _, batch, old = shown
             batches.append(Batch(batch, first, rows[-1][0], index, action, old, new))
             continue
         at = bisect_right(batches, undoes, key=attrgetter("first")) - 1
@@ -462,7 +465,7 @@ def _add_batches(batches: list[Batch], added: Sequence[tuple[Any, ...]]) -> None
 
 
 def _opened(file: Path, *, make: str | None = None) -> sqlite3.Connection:
-    """The log, to be read and written; made, for a table of some identity, if it is asked for."""
+    """Open the log; with ``make``, the identity of a table, create it if it does not exist."""
     is_new = make is not None and not file.exists()
     connection = sqlite3.connect(
         file, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
@@ -472,7 +475,7 @@ def _opened(file: Path, *, make: str | None = None) -> sqlite3.Connection:
         if make is not None:
             mode = "DELETE" if _on_network_disk(file) else "WAL"
             connection.execute(f"PRAGMA journal_mode = {mode}")
-        # on the disk before the next picture shows, also after a power cut
+        # a decision must survive a power cut as soon as the next picture is shown
         connection.execute("PRAGMA synchronous = FULL")
         if is_new or (make is not None and not _version(connection)):
             _make(connection, str(make))
@@ -485,7 +488,7 @@ def _opened(file: Path, *, make: str | None = None) -> sqlite3.Connection:
 def _make(connection: sqlite3.Connection, identity: str) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if not _version(connection):  # another process may have been faster
+        if not _version(connection):  # another process may have created it in the meantime
             for statement in _statements(_SCHEMA):
                 connection.execute(statement)
             connection.execute("INSERT INTO about VALUES ('table', ?)", (identity,))
@@ -497,7 +500,7 @@ def _make(connection: sqlite3.Connection, identity: str) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """A script in parts, since SQLite would end the transaction to run a whole one."""
+    """Split a script into statements; ``executescript`` would commit the open transaction."""
     part = ""
     for line in script.splitlines(keepends=True):
         part += line
@@ -516,22 +519,22 @@ def _check_about(connection: sqlite3.Connection, file: Path, identity: str) -> N
         if version > _FORMAT:
             raise TableError(
                 f"{file} was written by a newer version of hardsight; use that version, or move "
-                "the file away to start again"
+                "the file away to start over"
             )
         stored = connection.execute("SELECT value FROM about WHERE key = 'table'").fetchone()
     except sqlite3.DatabaseError as err:
         raise TableError(
-            f"{file} does not hold decisions that can be read ({err}); move it away to start again"
+            f"the decisions in {file} cannot be read ({err}); move the file away to start over"
         ) from err
     if stored is None or stored[0] != identity:
         raise TableError(
-            f"the decisions in {file} were made about other data or classes than those of the "
-            "table beside it; move the file to the run it belongs to, or away to start again"
+            f"the decisions in {file} are about other data or classes than the table beside it; "
+            "move the file to the run it belongs to, or move it away to start over"
         )
 
 
 def _on_network_disk(file: Path) -> bool:
-    """Whether the file system is one of a network, as far as the system says."""
+    """Whether a file is on a network file system, as far as ``/proc/mounts`` says."""
     try:
         mounts = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -539,7 +542,7 @@ def _on_network_disk(file: Path) -> bool:
     place, kinds = os.path.realpath(file.parent), {}
     for line in mounts:
         _, point, kind, *_ = (*line.split(" "), "", "", "")
-        point = point.encode().decode("unicode_escape", "replace")  # a space is \040 there
+        point = point.encode().decode("unicode_escape", "replace")  # a space is written \040
         if place == point or place.startswith(point.rstrip("/") + "/"):
             kinds[len(point)] = kind
     return bool(kinds) and kinds[max(kinds)] in _NETWORK_DISKS
@@ -547,12 +550,12 @@ def _on_network_disk(file: Path) -> bool:
 
 @dataclass(frozen=True)
 class Consensus:
-    """What all reviewers together say of the rows that somebody has decided.
+    """What all reviewers together say about the rows that somebody has decided.
 
     Attributes:
-        rows: of the table, ascending.
-        verdict: class that all of them give; -1 if they cannot tell, -2 if they disagree.
-        count: how many have decided.
+        rows: rows of the table, ascending.
+        verdict: the class that all of them chose; -1 if they cannot tell, -2 if they disagree.
+        count: number of reviewers who have decided.
     """
 
     rows: NDArray[np.int64]
@@ -564,7 +567,7 @@ DISAGREE = -2
 
 
 def consensus(standings: Sequence[Standing], label: NDArray[np.int32]) -> Consensus:
-    """What reviewers agree on; skipped examples are not decided."""
+    """What reviewers agree on; a skipped example counts as not decided."""
     verdict = np.full(len(label), -1, np.int32)
     count = np.zeros(len(label), np.int32)
     for standing in standings:
@@ -580,7 +583,7 @@ def consensus(standings: Sequence[Standing], label: NDArray[np.int32]) -> Consen
 def verdict_of(
     standing: Standing, label: NDArray[np.int32], rows: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """The class that a reviewer gives to some rows; -1 if it cannot be told."""
+    """The class that a reviewer chose for some rows; -1 for "cannot tell"."""
     action, new = standing.action[rows], standing.new[rows]
     kept = np.where(action == NUMBERS[KEEP], label[rows], -1)
     said: NDArray[np.int32] = np.where(action == NUMBERS[RELABEL], new, kept).astype(np.int32)

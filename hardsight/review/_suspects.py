@@ -1,4 +1,4 @@
-"""The classes nearest to an example, as far as its table tells; suspects come from the table."""
+"""The classes nearest to an example, as far as the columns of a table tell."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 def nearest_classes(table: ScoreTable, row: int) -> list[dict[str, Any]]:
-    """Classes by their angle to an example, nearest first, as far as the table tells.
+    """Classes and their angles to an example, nearest first, as far as the table tells.
 
-    A table has the angle to the labelled class and the lead over the nearest other one. That one
-    is taken for the prediction if it is nearer than the label and the model does not say the label;
-    else its name is not known: lengths and biases also decide what a model says.
+    A table has the angle to the labelled class and the angular margin to the nearest other class,
+    but not the name of that class. If it is nearer than the label, and the prediction differs from
+    the label, it is taken to be the prediction. Otherwise its name is unknown (-1), because the
+    prediction also depends on lengths and biases.
     """
     if not {"target_angle", "angular_margin"} <= set(table.columns):
         return []

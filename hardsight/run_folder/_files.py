@@ -1,4 +1,4 @@
-"""What lies in a run folder: complete files, one writer's lock, the manifest and its digests."""
+"""Files of a run folder: atomic writes, the lock of its writer, the manifest and digests."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from hardsight.run_folder._stores import StorePath
 if TYPE_CHECKING:
     from torch import nn
 
-PARTIAL = ".tmp-"  # how the name of an incomplete file begins
-MEND = "{mend}"  # stands in a step for what would let the next attempt succeed
+PARTIAL = ".tmp-"  # prefix of incomplete files
+MEND = "{mend}"  # in a message: what to do so that the next attempt succeeds
 AGAIN = f"{MEND} and run again with --resume (resume=True)"
-# rows of a group in a parquet file: what pyarrow takes by default, and the most that is held in
-# memory while a table is written
+# rows in a group of a parquet file: the default of pyarrow, and the most that is held in memory
+# while a table is written
 ROWS_PER_GROUP = 1 << 20
 MANIFEST = "run.json"
 CACHE = "HARDSIGHT_CACHE"
 _OFF = ("off", "0", "no", "none", "false")
 FORMAT = 1
 UNFINISHED, FINISHED = "unfinished", "finished"
-DISCARDED = "discarded"  # being removed to make room for another run; nothing here counts
+DISCARDED = "discarded"  # being removed for another run; what is left counts for nothing
 _STATES = (UNFINISHED, FINISHED, DISCARDED)
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_BEHIND_THE_OWNER = 1 << 20  # Windows locks bytes: one that nobody reads
-_HELD: set[int] = set()  # descriptors of the locks of this process
+_BEHIND_THE_OWNER = 1 << 20  # the byte that Windows locks, behind the text that others read
+_HELD: set[int] = set()  # descriptors of the locks that this process holds
 
 
 def place_of(name: str | os.PathLike[str]) -> Path:
-    """A path for a name, or what stands in for one if the name is a URL.
+    """The path for a name; for the URL of an object store, an object that behaves like a path.
 
     Example:
         >>> str(place_of("file:///runs/first")), str(place_of("s3://bucket/runs/first"))
@@ -72,10 +72,10 @@ def place_of(name: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """A path to write to; what is there at the end takes the place of ``file``.
+    """A path to write to, which replaces ``file`` at the end.
 
-    The content is on the disk before the name is, so a power cut leaves the old file or the new
-    one. After an error nothing is left of the new one.
+    The content is synced to the disk before the file is renamed, so a power cut leaves either the
+    old file or the new one. After an error nothing is left of the new one.
     """
     with partial_for(file) as partial:
         yield partial
@@ -84,8 +84,8 @@ def replacing(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def partial_for(file: Path) -> Iterator[Path]:
-    """A path beside ``file`` to write to; an error removes what is there."""
-    # a name of its own, so that two processes that write the same page do not mix their bytes
+    """A path beside ``file`` to write to, which is removed after an error."""
+    # a random name, so that two processes that write the same page do not mix their bytes
     partial = file.with_name(f"{PARTIAL}{secrets.token_hex(4)}-{file.name}")
     try:
         yield partial
@@ -96,40 +96,40 @@ def partial_for(file: Path) -> Iterator[Path]:
 
 
 def put_in_place(partial: Path, place: Path) -> None:
-    """Sync what was written under another name, file or folder, and give it its name."""
+    """Sync a file or folder that was written under another name, and rename it."""
     if partial.is_file():
         _sync(partial)
     else:
-        sweep(partial)  # a writer that was killed in it and continued leaves half files there
+        sweep(partial)  # a writer that was killed and continued may have left incomplete files
     partial.replace(place)
-    _sync(place.parent)
+    _sync(place.parent)  # without this, a power cut could undo the rename
 
 
 def write_bytes(file: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file completely or not at all."""
     with replacing(file) as partial:
         partial.write_bytes(content)
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write UTF-8; half a surrogate pair, as in names from a broken file system, becomes ``?``."""
+    """Write text as UTF-8; lone surrogates, as in file names that are not UTF-8, become ``?``."""
     write_bytes(file, text.encode("utf-8", "replace"))
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write plain values, indented by two."""
+    """Write plain values as JSON, indented by two spaces."""
     write_text(file, json.dumps(content, indent=2) + "\n")
 
 
 def write_parquet(
     file: Path, parts: Iterable[pa.Table], schema: pa.Schema, **encoding: Any
 ) -> None:
-    """Write tables, one below the other, as a file that is there as a whole or not at all.
+    """Write the rows of several tables to one parquet file, completely or not at all.
 
     Args:
-        file: to write.
-        parts: tables of the columns of ``schema``, of any length.
-        schema: with the metadata of the file.
+        file: the file to write.
+        parts: tables with the columns of ``schema``, of any length.
+        schema: the schema, with the metadata of the file.
         encoding: options of ``pyarrow.parquet.ParquetWriter``.
     """
     with replacing(file) as partial:
@@ -137,16 +137,17 @@ def write_parquet(
 
 
 def open_parquet(file: Path, **options: Any) -> pq.ParquetFile:
-    """A parquet file to read from; options are those of ``pyarrow.parquet.ParquetFile``.
+    """Open a parquet file; options are those of ``pyarrow.parquet.ParquetFile``.
 
-    By its whole path: pyarrow takes ``run:1/table.parquet`` for an address of another file system.
+    It is opened by its absolute path, because pyarrow takes a relative one such as
+    ``run:1/table.parquet`` for a URL.
     """
     if isinstance(file, StorePath):
         name, system = file.for_parquet
         return pq.ParquetFile(name, filesystem=system, **options)
     if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
         return pq.ParquetFile(file.absolute(), **options)
-    # pyarrow writes every name as UTF-8, so that in another locale it would look for another file
+    # pyarrow encodes every name as UTF-8, so in another locale it would look for another file
     return pq.ParquetFile(pa.OSFile(os.fsencode(file.absolute())), **options)
 
 
@@ -164,11 +165,11 @@ def fill_parquet(
     rows_at_once: int = ROWS_PER_GROUP,
     **encoding: Any,
 ) -> None:
-    """The same for a file that has no name of its own yet.
+    """Write parquet like :func:`write_parquet`, but directly, to a file that is renamed later.
 
-    Groups have the length that pyarrow gives them when it has the whole table, so the bytes do not
-    depend on the parts' length; only one group is in memory at a time. A reader that needs a few
-    rows of the file reads ``rows_at_once`` for each.
+    Groups have the same length as if pyarrow wrote the whole table at once, so the bytes do not
+    depend on the length of the parts. Only one group is in memory at a time. A reader that needs a
+    few rows has to read ``rows_at_once`` of them.
     """
     options = {"compression": "zstd", **encoding}
     with file.open("wb") as sink, pq.ParquetWriter(sink, schema, **options) as writer:
@@ -177,7 +178,7 @@ def fill_parquet(
 
 
 def row_groups(parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of all parts in full groups, the last one as long as it comes; at least one."""
+    """The rows of all parts in full groups; the last may be shorter, and there is at least one."""
     waiting: list[pa.Table] = []
     held, is_first = 0, True
     for part in parts:
@@ -194,18 +195,18 @@ def row_groups(parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Tabl
 
 @contextmanager
 def writing(place: Path, *, step: str) -> Iterator[None]:
-    """Say what to do if a disk is full or a folder cannot be written to.
+    """Turn errors of the file system into an :class:`OutputError` that says what to do.
 
     Args:
-        place: file or folder that is written.
-        step: what to do, in words; :data:`MEND` stands for what :func:`mended_by` says.
+        place: the file or folder that is written.
+        step: what to do next; :data:`MEND` in it is replaced by :func:`mended_by`.
 
     Raises:
-        OutputError: with the reason of the system; safetensors has an error of its own for it.
+        OutputError: something could not be written; the message has the reason of the system.
     """
     try:
         yield
-    except HardsightError:  # some of ours are OSErrors too
+    except HardsightError:  # already clear; some of our errors are OSErrors as well
         raise
     except (OSError, SafetensorError) as err:
         reason = getattr(err, "strerror", None) or err
@@ -214,10 +215,10 @@ def writing(place: Path, *, step: str) -> Iterator[None]:
 
 
 def mended_by(err: Exception) -> str:
-    """What would let the same file be written: space is not always what is missing.
+    """What the user can do about an error while writing, by its reason.
 
     Args:
-        err: of the system, or of a library that only has the system's words for it.
+        err: an error of the system, or of a library that only repeats the system's message.
     """
     number, text = getattr(err, "errno", None), str(err)
     if number in _FULL or any(os.strerror(full) in text for full in _FULL):
@@ -225,12 +226,12 @@ def mended_by(err: Exception) -> str:
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "allow writing there"
     if number is not None:
-        return "mend that"
+        return "fix that"
     return "make sure that there is space and writing is allowed"
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that is in it; what is gone is fine."""
+    """Remove a file, a link, or a folder with its content; a missing file is not an error."""
     if isinstance(path, StorePath):
         path.remove_all()
     elif path.is_dir() and not path.is_symlink():
@@ -240,14 +241,14 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the incomplete files of a writer that was killed."""
+    """Remove the incomplete files that a killed writer left in a folder."""
     for leftover in folder.glob(f"{PARTIAL}*"):
         remove(leftover)
 
 
 def _sync(path: Path) -> None:
-    """Ask for a file, or the names in a folder, to be on the disk."""
-    if isinstance(path, StorePath):  # what it has taken is safe
+    """Flush a file, or the names in a folder, to the disk."""
+    if isinstance(path, StorePath):  # an object store only confirms what it has stored
         return
     is_folder = path.is_dir()
     try:
@@ -257,7 +258,7 @@ def _sync(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError:
-        # Windows and some network file systems do not sync folders; a file's content must be safe
+        # Windows and some network file systems cannot sync folders; for a file it is an error
         if not is_folder:
             raise
 
@@ -270,11 +271,11 @@ class Manifest:
         kind: name of the :class:`RunKind`.
         state: ``unfinished``, ``finished``, or ``discarded`` while a run is being removed.
         settings: every setting, resolved, by name; nested tables are allowed.
-        fingerprints: of everything that is too large for a setting, such as data or weights, by
-            what it is in words.
-        versions: of the packages that can change a number.
-        files: names of what the run leaves in its folder.
-        first_outputs: of the model it began with, the attributes of a :class:`FirstOutputs`.
+        fingerprints: fingerprints of what is too large for a setting, such as data or weights, by
+            its name in words.
+        versions: versions of the packages that can change a number.
+        files: names of the files that the run leaves in its folder.
+        first_outputs: the attributes of the :class:`FirstOutputs` of the model it began with.
     """
 
     kind: str
@@ -286,7 +287,7 @@ class Manifest:
     first_outputs: Mapping[str, Any] | None = None
 
     def write(self, folder: Path) -> None:
-        """Put it into the folder, in place of an older one."""
+        """Write it into the folder, in place of an older one."""
         content = {"format": FORMAT, **vars(self)}
         if self.first_outputs is None:  # of a run without a model that is held to them
             del content["first_outputs"]
@@ -295,10 +296,10 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
-        """That of a folder; ``None`` if it has none, or a file of that name that is not ours.
+        """Read the manifest of a folder; ``None`` if there is none, or a file of another program.
 
         Raises:
-            TableError: it is damaged, or of a later version.
+            TableError: it was written by another version of hardsight.
         """
         file = folder / MANIFEST
         if not file.is_file():
@@ -307,7 +308,7 @@ class Manifest:
             content = json.loads(file.read_bytes())
         except ValueError:
             return None
-        # other programs have files of this name too
+        # other programs use this file name as well
         if not isinstance(content, dict) or not {"kind", "state", "settings"} <= content.keys():
             return None
         if content.pop("format", None) != FORMAT or content["state"] not in _STATES:
@@ -315,7 +316,7 @@ class Manifest:
                 f"{file} was written by another version of hardsight; use that version, or choose "
                 "another --out"
             )
-        # a later version may have added keys within the same format
+        # newer versions may have added keys without changing the format
         known = {attribute.name for attribute in dataclasses.fields(cls)}
         values = {key: value for key, value in content.items() if key in known}
         return cls(**{**values, "files": tuple(content.get("files", ()))})
@@ -333,7 +334,7 @@ def state_digest(model: nn.Module) -> str:
 
 def tensors_digest(*tensors: Any, **named: Any) -> str:
     """SHA-256 over tensors, their names, shapes and dtypes."""
-    import torch  # whoever has tensors has loaded it; tables and reports do without
+    import torch  # not at the top: tables and reports use this module without torch
 
     digest = hashlib.sha256()
     for name, tensor in (*enumerate(tensors), *named.items()):
@@ -347,7 +348,7 @@ def tensors_digest(*tensors: Any, **named: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON gives it back: tuples as lists, keys as text, paths and the like as text."""
+    """A value after a round trip through JSON: tuples become lists, and keys and paths text."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -358,14 +359,14 @@ def differences(
     may_change: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """In words, what two runs have set differently.
+    """The differences between two runs, in words.
 
     Args:
-        old: the run that is there.
-        new: the run that is asked for.
-        may_change: names of settings that do not decide the result; ``versions`` stands for those
-            of packages.
-        defaults: values of settings that an older version did not know, and so did not record.
+        old: the existing run.
+        new: the new run.
+        may_change: names of settings that do not affect the result; ``versions`` stands for the
+            versions of packages.
+        defaults: values of settings that older versions did not have, and so did not record.
 
     Example:
         >>> differences(
@@ -397,7 +398,7 @@ def _compared(manifest: Manifest, may_change: Collection[str]) -> dict[str, Any]
 
 
 def _leaves(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested tables as one, with the names that ``--set`` takes: ``optimizer.lr``."""
+    """Flatten nested tables, with names as for ``--set``: ``optimizer.lr``."""
     leaves: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -415,14 +416,14 @@ else:
 
 @contextmanager
 def held(file: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock of a file, which is made for it and removed afterwards.
+    """Hold a lock on a file, which is created for it and removed afterwards.
 
     Args:
-        file: in a folder that is made if it is not there.
-        wait: until another owner has let go, instead of raising.
+        file: the file; its folder is created if it does not exist.
+        wait: whether to wait for another owner instead of raising.
 
     Raises:
-        RunLockedError: another process, or another thread, holds it; says which.
+        RunLockedError: another process or thread holds the lock; the message says which.
     """
     if isinstance(file, StorePath):
         with file.held(this_process()):
@@ -435,7 +436,8 @@ def held(file: Path, *, wait: bool = False) -> Iterator[None]:
     finally:
         if os.getpid() == owner and descriptor in _HELD:  # not in a fork of the owner
             _HELD.discard(descriptor)
-            # while it is still locked: whoever gets it next sees that it has no name, see below
+            # removed while still locked: a process that waits for it then notices that the file
+            # has no name any more (_is_named), and starts again with a new one
             with suppress(OSError):
                 file.unlink(missing_ok=True)
             os.close(descriptor)
@@ -443,7 +445,7 @@ def held(file: Path, *, wait: bool = False) -> Iterator[None]:
 
 def _acquired(file: Path, *, wait: bool) -> int:
     while True:
-        # an owner that leaves nothing behind removes the folder that it made, perhaps just now
+        # another owner may just have removed the folder that it had created and left empty
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
@@ -458,11 +460,11 @@ def _acquired(file: Path, *, wait: bool) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the owner before removed it: this lock excludes nobody
+        os.close(descriptor)  # the previous owner removed the file, so this lock excludes nobody
 
 
 def _locked(descriptor: int, *, wait: bool) -> bool:
-    """Whether the lock is ours now."""
+    """Try to lock a file, and return whether it worked."""
     try:
         if sys.platform == "win32":
             os.lseek(descriptor, _BEHIND_THE_OWNER, os.SEEK_SET)
@@ -483,7 +485,7 @@ def _locked(descriptor: int, *, wait: bool) -> bool:
 
 
 def _is_named(descriptor: int, file: Path) -> bool:
-    """Whether the open file is still the one of that name."""
+    """Whether the open file is still the one with this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(file))
     except FileNotFoundError:
@@ -491,14 +493,14 @@ def _is_named(descriptor: int, file: Path) -> bool:
 
 
 def _introduce(descriptor: int) -> None:
-    """Write who holds the lock, for whoever is turned away."""
+    """Write into the lock file who holds it, for the error message of other processes."""
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.write(descriptor, json.dumps(this_process()).encode())
 
 
 def this_process() -> dict[str, Any]:
-    """Who holds a lock, for whoever is turned away."""
+    """This process as it is described in a lock."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -514,7 +516,7 @@ def _said_who(file: Path) -> str:
             f"process {owner['pid']} on {owner['host']}, since {owner['since']} "
             f"({owner['command']})"
         )
-    except (OSError, ValueError, KeyError, TypeError):  # it has not introduced itself yet
+    except (OSError, ValueError, KeyError, TypeError):  # it has not written its name yet
         who = "another process"
     return (
         f"{file.parent} is being written to by {who}; wait for it to end, stop it, or choose "
@@ -523,7 +525,7 @@ def _said_who(file: Path) -> str:
 
 
 def _let_go_in_a_fork() -> None:
-    """Close the locks in a child, such as a loader's worker, that may outlive the owner."""
+    """Close inherited locks after a fork: a loader worker may outlive the owner of the lock."""
     while _HELD:
         with suppress(OSError):
             os.close(_HELD.pop())
@@ -534,7 +536,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def cache_folder() -> Path | None:
-    """Where this user keeps what can be made again; ``None`` if that is turned off."""
+    """The cache folder of this user; ``None`` if the cache is turned off."""
     said = os.environ.get(CACHE, "").strip()
     if said.lower() in _OFF:
         return None

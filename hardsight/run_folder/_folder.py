@@ -1,6 +1,6 @@
-"""The folder of a run: which kinds there are, who writes to it, and whether it is finished.
+"""The folder of a run: kinds of runs, who may write to it, and whether it is finished.
 
-Every verb that writes a folder does it the same way::
+Every verb that writes a folder does it in the same way::
 
     with RunFolder(out).claimed(TRAIN, reads=(data,), resume=resume, overwrite=overwrite) as run:
         run.describe(settings, fingerprints={"training data": mark}, may_change=("workers",))
@@ -9,9 +9,9 @@ Every verb that writes a folder does it the same way::
             ...                  # files, each by `replacing`
             run.finish()
 
-``claimed`` holds the folder's lock and refuses what would be lost, ``describe`` refuses to go on
-with a run of other settings, ``begin`` removes what is to be replaced, and ``finish`` says that all
-of it is there. A run that ends before ``begin`` leaves the folder as it was.
+``claimed`` holds the lock of the folder and refuses to destroy other files, ``describe`` refuses to
+continue a run with other settings, ``begin`` removes what is replaced, and ``finish`` marks the run
+as complete. A run that ends before ``begin`` leaves the folder as it was.
 """
 
 from __future__ import annotations
@@ -85,15 +85,15 @@ class RunKind:
     """One kind of run.
 
     Attributes:
-        name: in the manifest.
-        what: it is, in words.
-        command: that makes one.
-        files: names and patterns of all that it leaves in its folder, its page included.
+        name: its name in the manifest.
+        what: its name in messages.
+        command: the command that makes it.
+        files: names and patterns of all files that it leaves in its folder, including its page.
         result: the file that every finished run has.
-        mark: the file that tells a run of an older version, which has no manifest.
-        mark_keys: what such a JSON file has at its top; none for other files.
-        progress: patterns of what would be lost with an unfinished run.
-        is_alone: whether it refuses a folder with other files in it.
+        mark: the file by which a run of an older version, without a manifest, is recognised.
+        mark_keys: the keys at the top of such a file, if it is JSON.
+        progress: patterns of files whose loss would cost work in an unfinished run.
+        is_alone: whether it refuses a folder with other files.
         can_resume: whether the command has ``--resume``.
         in_stores: whether its folder may be the URL of an object store.
     """
@@ -111,7 +111,7 @@ class RunKind:
     in_stores: bool = False
 
     def owned(self, folder: Path) -> Iterator[Path]:
-        """What a run of this kind may have left in a folder."""
+        """The files that a run of this kind may have left in a folder."""
         for pattern in self.files:
             yield from sorted(folder.glob(pattern))
 
@@ -181,7 +181,7 @@ KINDS = {
 
 
 def fold_folder(run: Path, number: int) -> Path:
-    """Where the model and the scores of a fold lie, counted from 1."""
+    """The folder with the model and the scores of a fold, counted from 1."""
     return run / "folds" / f"fold-{number}"
 
 
@@ -210,10 +210,10 @@ class RunFolder:
     """The files of one run, while it is written and afterwards.
 
     Args:
-        folder: of the run.
+        folder: the folder.
 
     Raises:
-        OptionError: the name is empty, which would be the working folder.
+        OptionError: the name is empty, which would mean the working folder.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -221,7 +221,7 @@ class RunFolder:
             raise OptionError("expected the folder of a run (--out), got an empty name")
         self.folder = place_of(folder)
         self._shards = self.folder / SHARDS
-        # of a run that is being written
+        # the state of a run that is being written
         self._claimed_as: RunKind | None = None
         self._resumes = False
         self._new: Manifest | None = None
@@ -230,12 +230,12 @@ class RunFolder:
     # ------------------------------------------------------------------------------ reading
 
     def manifest(self) -> Manifest | None:
-        """What the run is made of; ``None`` for a run of an older version, or no run at all."""
+        """The manifest; ``None`` for a run of an older version, or if there is no run."""
         return Manifest.read(self.folder)
 
     @property
     def kind(self) -> RunKind | None:
-        """What kind of run lies here; ``None`` if there is none."""
+        """The kind of run in this folder; ``None`` if there is none."""
         manifest = self.manifest()
         if manifest is not None:
             return KINDS.get(manifest.kind)
@@ -243,7 +243,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether a run lies here with all of its files."""
+        """Whether there is a complete run in this folder."""
         manifest = self.manifest()
         if manifest is not None:
             return manifest.state == FINISHED
@@ -252,7 +252,7 @@ class RunFolder:
 
     @property
     def started(self) -> bool:
-        """Whether an unfinished run lies here that something would be lost of."""
+        """Whether there is an unfinished run in this folder whose loss would cost work."""
         manifest, kind = self.manifest(), self.kind
         if kind is None or self.finished or (manifest and manifest.state == DISCARDED):
             return False
@@ -293,23 +293,23 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
     ) -> Iterator[RunFolder]:
-        """The folder for one run, and for nobody else while it lasts.
+        """Reserve the folder for one run; other processes cannot write to it meanwhile.
 
         Args:
-            kind: of run to be written.
-            reads: data of the run, by name or as an object; the run must not lie in its folder.
-            resume: go on with the run that is here, if there is one.
-            overwrite: replace the run that is here, if there is one.
+            kind: the kind of run to write.
+            reads: the data of the run, by name or as an object; the run must be outside of it.
+            resume: whether to continue a run in this folder.
+            overwrite: whether to replace a run in this folder.
 
         Raises:
-            OptionError: both were asked for, or the folder is one of data.
-            RunLockedError: another process is writing here.
-            RunExistsError: something is here that would be lost.
-            OutputError: the folder cannot be made.
+            OptionError: both were given, or the folder is part of the data.
+            RunLockedError: another process is writing to the folder.
+            RunExistsError: something in the folder would be lost.
+            OutputError: the folder cannot be created.
         """
         if resume and overwrite:
             raise OptionError(
-                "resume goes on with a run and overwrite replaces it; leave one of them out"
+                "resume continues a run and overwrite replaces it; leave one of them out"
             )
         if isinstance(self.folder, StorePath) and not kind.in_stores:
             raise OptionError(
@@ -338,7 +338,7 @@ class RunFolder:
                 self._claimed_as = self._new = None
 
     def _check_apart_from(self, data: Any) -> None:
-        """Raise if a run here would be taken for data, such as for a class, from now on."""
+        """Raise if a run in this folder would be read as data, such as a class, from now on."""
         if not isinstance(data, str | os.PathLike):
             return
         read, here = place_of(data).resolve(), self.folder.resolve()
@@ -354,14 +354,14 @@ class RunFolder:
             if any(part.startswith(".") for part in here.relative_to(read).parts):
                 return
         raise OptionError(
-            f"{self.folder} is the folder {os.fspath(data)}, or lies in it, which is read as data; "
-            "a run there would become a part of it: choose another --out"
+            f"{self.folder} is the folder {os.fspath(data)} or inside it, which is read as data; a "
+            "run there would become part of the data, so choose another --out"
         )
 
     @contextmanager
     def _made(self) -> Iterator[None]:
-        """The folder, and those above it; they go again if nothing came to lie in them."""
-        if isinstance(self.folder, StorePath):  # has no folders without something in them
+        """Create the folder and those above it, and remove them again if they stay empty."""
+        if isinstance(self.folder, StorePath):  # object stores have no empty folders
             self.folder.mkdir(parents=True, exist_ok=True)
             yield
             return
@@ -401,7 +401,7 @@ class RunFolder:
             )
 
     def _check_other_files(self, kind: RunKind) -> None:
-        """Raise if there are files that are not of a run, and would be lost or mixed with one."""
+        """Raise if the folder has other files, which would be lost or mixed up with the run."""
         if kind.is_alone:
             others = [
                 entry.name
@@ -424,7 +424,7 @@ class RunFolder:
 
     @property
     def is_done(self) -> bool:
-        """Whether the claimed run is to be continued and has nothing left to do."""
+        """Whether the claimed run is resumed and already finished."""
         return self._resumes and self.finished
 
     @property
@@ -444,19 +444,20 @@ class RunFolder:
         defaults: Mapping[str, Any] | None = None,
         files: Iterable[str] = (),
     ) -> None:
-        """Say what the run is made of; one that is continued must be made of the same.
+        """Record what the run is made from; a run that is continued must be made from the same.
 
         Args:
-            settings: all of them, resolved.
-            fingerprints: of data, weights and the like, by what they are in words.
-            versions: of packages.
-            may_change: settings that do not decide the result.
-            may_change_when_finished: settings that do not, once all of it is there.
-            defaults: of settings that an older version did not record.
-            files: further names that this run leaves in its folder.
+            settings: all settings, resolved.
+            fingerprints: fingerprints of data, weights and so on, by their name in words.
+            versions: versions of packages.
+            may_change: settings that do not affect the result.
+            may_change_when_finished: settings that do not affect a finished result.
+            defaults: defaults of settings that older versions did not record.
+            files: names of other files that this run leaves in its folder.
 
         Raises:
-            RunMismatchError: the run here is made of something else; every difference is named.
+            RunMismatchError: the run in the folder is made from something else; the message names
+                every difference.
         """
         kind = self._claimed_as
         assert kind is not None, "only a run that has claimed its folder can describe itself"
@@ -482,19 +483,19 @@ class RunFolder:
                 "replace it with --overwrite (overwrite=True)"
             )
         if old.state == FINISHED:
-            remove(self._shards)  # of a run that was killed when all was done
+            remove(self._shards)  # left by a run that was killed just after it had finished
 
     def check_outputs(self, first: FirstOutputs | None) -> bool:
-        """Hold the model of a run that is continued to what it made of the first examples.
+        """Compare the model's outputs for the first examples with those of the run it continues.
 
         Args:
-            first: what it makes of them now; ``None`` if nothing follows from that.
+            first: its outputs now; ``None`` if they cannot be compared.
 
         Returns:
-            whether they could be compared: not with those of other weights.
+            whether they could be compared, which is not possible with other weights.
 
         Raises:
-            RunMismatchError: it is the same weights in changed code.
+            RunMismatchError: the weights are the same but the outputs differ, so the code changed.
         """
         kind, new = self._claimed_as, self._new
         assert kind is not None, "only a run that has claimed its folder can be held to anything"
@@ -516,7 +517,7 @@ class RunFolder:
         return True
 
     def begin(self) -> None:
-        """Remove what the run replaces, if it does not continue it, and note what it is made of."""
+        """Remove a run that is replaced, and write the manifest."""
         new = self._new
         assert new is not None, "a run describes itself before it begins"
         if self._has_begun:
@@ -532,7 +533,7 @@ class RunFolder:
         self._has_begun = True
 
     def _check_names(self, new: Manifest) -> None:
-        """Raise if a file of others has a name that this run will give, such as a figure's."""
+        """Raise if a file that is not ours has a name that this run would use."""
         here, old = self.kind, self.manifest()
         ours = {path for pattern in (old.files if old else ()) for path in self._named(pattern)}
         ours |= {*here.owned(self.folder)} if here else set()
@@ -541,15 +542,15 @@ class RunFolder:
             self._refuse(sorted(path.name for path in others), KINDS[new.kind])
 
     def _named(self, pattern: str) -> Iterator[Path]:
-        """What is in the folder under a name; a manifest that was tampered with cannot leave it."""
+        """Files of the folder by name or pattern; a forged manifest cannot reach outside of it."""
         if pattern not in (".", "..") and not set(pattern) & set("/\\"):
             yield from self.folder.glob(pattern)
 
     def _discard(self) -> None:
-        """Remove the run that is here.
+        """Remove the run in this folder.
 
-        It is marked first: after a kill in between, the next run knows that what is left of it
-        counts for nothing.
+        It is marked as discarded first: if the process is killed in between, the next run knows
+        that what is left is worthless.
         """
         old, kind = self.manifest(), self.kind
         if kind is None:
@@ -561,7 +562,7 @@ class RunFolder:
                 remove(path)
 
     def finish(self) -> None:
-        """Say that all of it is there, and remove what only an unfinished run needs."""
+        """Mark the run as finished, and remove what only an unfinished run needs."""
         new = self._new
         assert new is not None, "a run describes itself before it finishes"
         with writing(self.folder, step=_ROOM):
@@ -584,7 +585,7 @@ class RunFolder:
         }
 
     def has_shard(self, number: int) -> bool:
-        """Whether a shard is complete; a store with many of them is not listed for it."""
+        """Whether a shard is complete, without listing all shards of an object store."""
         return (self._shards / f"rows-{number:08d}.parquet").exists()
 
     def write_shard(
@@ -596,14 +597,14 @@ class RunFolder:
         mark: str | None = None,
         embeddings: NDArray[Any] | None = None,
     ) -> None:
-        """Add one shard; its rows appear last, so a shard is there in full or not at all.
+        """Write one shard; the file with its rows comes last and marks the shard as complete.
 
         Args:
-            number: of the shard.
-            rows: of its examples.
+            number: the number of the shard.
+            rows: the rows of its examples.
             errors: examples that could not be read.
-            mark: of all data up to the end of the shard, if their fingerprint does not tell it.
-            embeddings: of its rows, ``[n, D]``, if they are kept.
+            mark: a mark of all data up to the end of the shard, if the fingerprint is not enough.
+            embeddings: the embeddings of its rows, ``[n, D]``, if they are kept.
         """
         if mark is not None:
             rows = rows.replace_schema_metadata({_MARK: mark})
@@ -636,7 +637,7 @@ class RunFolder:
             np.save(sink, values, allow_pickle=False)
 
     def embeddings(self) -> list[NDArray[Any]]:
-        """What was kept of every shard, in the order of the table; in their files until read."""
+        """The embeddings of every shard, in the order of the table, mapped from their files."""
         files = sorted((self.folder / EMBEDDINGS).glob("[0-9]*.npy"))
         return [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
 
@@ -648,7 +649,7 @@ class RunFolder:
     def write_side_parts(
         self, name: str, parts: Iterable[pa.Table], schema: pa.Schema, *, rows_at_once: int
     ) -> None:
-        """Write one beside the table part by part, to be read that many rows at a time."""
+        """Write a parquet file beside the table, part by part, in groups of ``rows_at_once``."""
         with writing(self.folder, step=_ROOM):
             write_parquet(self.folder / name, parts, schema, rows_at_once=rows_at_once)
 

@@ -1,6 +1,6 @@
-"""What a table has to say about its own labels: the one place that tables, pages and the app ask.
+"""Judge the labels of a table: which are suspect, why, and how many are wrong.
 
-Free of torch, like the table itself.
+Tables, pages and the review app all use this package. It does not need torch.
 """
 
 from hardsight.suspects._duplicates import repeats_of as repeats_of

@@ -1,4 +1,4 @@
-"""Examples that are nearly the same as another one, by the embeddings of a run."""
+"""Find examples that are nearly the same as another example, by the embeddings of a run."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
     from hardsight.table import ScoreTable
 
-_ROUNDING = 2e-6  # 1 - cosine of equal vectors, kept in half precision
-_FARTHEST = 0.1  # 26 degrees: vectors farther apart are not nearly the same, however rare that is
+_ROUNDING = 2e-6  # 1 - cosine of two equal vectors, if they were stored in half precision
+_FARTHEST = 0.1  # 26 degrees; vectors further apart are never near-duplicates
 
 
 def twins_of(table: ScoreTable) -> NDArray[np.int32] | None:
-    """Of each row the row that it is nearly the same as, and that has another label; -1 for none.
+    """For each row, a row that is nearly the same but has another label; -1 if there is none.
 
     ``None`` if the run of the table kept no embeddings.
 
-    An example is a near-duplicate if it is much nearer to one with another label than examples
-    are to their nearest one: its distance, 1 - cosine, lies far out below those of all examples,
-    by Tukey's rule on their logarithms (three times the interquartile range below the lower
-    quartile), and is at most 0.1; or it is 0 but for rounding.
+    An example is a near-duplicate if it is much nearer to an example with another label than
+    examples usually are to their nearest one. Its distance, 1 - cosine, must be an outlier among
+    the distances of all examples, by Tukey's rule on their logarithms (three times the
+    interquartile range below the lower quartile), and at most 0.1; or it must be 0 up to rounding.
     """
     rows = _neighbours(table)
     return None if rows is None else _near(table, rows, "other", "similarity")
 
 
 def repeats_of(table: ScoreTable) -> NDArray[np.int32] | None:
-    """Of each row the nearest one before it that it repeats: nearly the same, and the same label.
+    """For each row, the nearest earlier row that is nearly the same and has the same label.
 
-    -1 for a row that repeats none; ``None`` if the run of the table kept no embeddings, or did so
-    in a version that did not look for these. What is nearly the same, :func:`twins_of` says.
+    -1 if there is none; ``None`` if the run of the table kept no embeddings, or was made by a
+    version that did not look for these. :func:`twins_of` says what counts as nearly the same.
     """
     rows = _neighbours(table)
     if rows is None or "earlier" not in rows.column_names:
@@ -45,19 +45,19 @@ def repeats_of(table: ScoreTable) -> NDArray[np.int32] | None:
 
 
 def _neighbours(table: ScoreTable) -> pa.Table | None:
-    """What is stored beside a table about its rows, in their order."""
+    """The nearest neighbours of all rows, as stored beside a table; ``None`` without them."""
     file = None if table.path is None else table.path.parent / NEIGHBOURS
     if file is None or not file.exists():
         return None
     rows = read_parquet(file)
     index = table.column("index")
     if len(index) != rows.num_rows or (index != rows["index"].to_numpy()).any():
-        return None  # of another table, such as one that was copied here
+        return None  # they belong to another table, such as one that was copied here
     return rows
 
 
 def _near(table: ScoreTable, rows: pa.Table, which: str, cosine: str) -> NDArray[np.int32]:
-    """Place of the row in a column of neighbours, if it is a near-duplicate; else -1."""
+    """For each row, the row of its neighbour if that is a near-duplicate, otherwise -1."""
     index = table.column("index").astype(np.int64)
     distance = np.maximum(1 - rows["nearest"].to_numpy().astype(np.float64), _ROUNDING)
     known = distance[np.isfinite(distance)]

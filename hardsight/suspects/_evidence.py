@@ -1,8 +1,8 @@
-"""Which evidence a table has about its labels, and what it says about every row.
+"""Find out which evidence a table has about its labels, and what it says about every row.
 
-Three kinds, best first: the dynamics of training, the output of models that never saw the example,
-and one pass of a model over its data. All of them come down to a duel between the label and the
-strongest other class, the rival, so that everything above this file is the same for all.
+There are three kinds, best first: the dynamics of training, the output of models that never saw the
+example, and one pass of a model over its data. All of them are reduced to a comparison of the label
+with the strongest other class, the rival, so the rest of the package need not tell them apart.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _MOST_EPOCHS = np.iinfo(np.int16).max
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the labels of a table are judged by.
+    """The columns by which the labels of a table are judged.
 
     Attributes:
-        kind: of evidence, in a few words.
+        kind: the kind of evidence, in a few words.
         by: the column that ranks the rows; ``None`` if the table has no score.
-        duel: the column that says how the label fares against its rival; ``None`` if there is none.
+        duel: the column that compares the label with its rival; ``None`` if there is none.
         probability: the column with the probability of the label; ``None`` if there is none.
     """
 
@@ -55,7 +55,7 @@ class Evidence:
     probability: str | None
 
     def columns(self, table: ScoreTable) -> list[str]:
-        """Names of all columns that are read."""
+        """The names of all columns to read."""
         wanted = ["index", "label", "prediction", "finite", "held_out", self.by, self.duel]
         wanted += [self.probability]
         wanted += [_RIVAL, _RIVAL_SHARE, _SEEN, _RIGHT] if self.kind == TRACKED else []
@@ -64,20 +64,20 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the evidence says about some rows, some 30 bytes each.
+    """What the evidence says about some rows, about 30 bytes per row.
 
     Attributes:
-        label: class, -1 without one.
-        prediction: of the model, in the last epoch if training was tracked; -1 without one.
-        rival: the class that was ahead of the label, -1 if none was, or if its name is not known.
-        margin: log-odds of the label against its rival; NaN if they are not known.
-        probability: of the label; NaN if it is not known.
-        hardness: by the column that ranks, larger is harder; NaN for a row that is not ranked.
+        label: the class of the label, -1 without one.
+        prediction: the prediction, in the last epoch if training was tracked; -1 without one.
+        rival: the class that was ahead of the label; -1 if there was none or it is unknown.
+        margin: log-odds of the label against its rival; NaN if unknown.
+        probability: probability of the label; NaN if unknown.
+        hardness: the score that ranks the rows, larger is harder; NaN for a row without a rank.
         held_out: whether the example was held out of training.
-        led: in how many epochs a rival led; -1 if training was not tracked.
-        seen: in how many epochs the example was seen.
-        rival_share: mean probability of the rival through training, NaN if it was not kept; empty
-            for other evidence.
+        led: number of epochs in which a rival led; -1 if training was not tracked.
+        seen: number of epochs in which the example was seen.
+        rival_share: mean probability of the rival through training, NaN if it was not stored;
+            empty for other evidence.
     """
 
     label: NDArray[np.int32]
@@ -92,14 +92,14 @@ class Rows:
     rival_share: NDArray[np.float32]
 
     def duel(self) -> NDArray[np.float32]:
-        """Chance of the rival in a duel with the label, in ``[0, 1]``; NaN if it is not known."""
+        """Probability of the rival if only it and the label were possible; NaN if unknown."""
         return _chance(-self.margin)
 
     def odds(self) -> NDArray[np.float32]:
-        """Log-odds of the label against its rival; of training, those of their mean probabilities.
+        """Log-odds of the label against its rival, from mean probabilities for tracked training.
 
-        Through training the margin weighs late epochs most, so that it ranks better, and says
-        less of how probable the two were.
+        The margin of tracked training gives late epochs more weight. That ranks rows better, but
+        says less about how probable label and rival were.
         """
         if not len(self.rival_share):
             return self.margin
@@ -110,14 +110,15 @@ class Rows:
     def rival_probability(
         self, at: NDArray[np.integer] | slice | int = slice(None)
     ) -> NDArray[np.float32]:
-        """Probability of the rival; it follows from the margin, and never is more than is left.
+        """Probability of the rival, from the margin and the probability of the label.
 
-        Through training it was averaged like that of the label: odds of averages would not tell.
+        Tracked training stores the mean probability of the rival, because it does not follow from
+        the averages of margin and label.
         """
         margin, label = self.margin[at], self.probability[at]
-        # beyond e^80 the ratio is 0 or infinite in float32 anyway
+        # clipped, because exp overflows; beyond e^80 the ratio is 0 or infinite in float32 anyway
         odds = np.exp(-np.clip(margin, -80, 80))
-        # a label whose probability is too small for a number leaves all of it to its rival
+        # if the probability of the label underflows to 0, the rival gets all of it
         rival = np.where(label > 0, label * odds, np.where(margin < 0, 1, 0))
         rival = np.minimum(rival, 1 - label).astype(np.float32)
         if not len(self.rival_share):
@@ -127,9 +128,9 @@ class Rows:
 
 
 def evidence_of(table: ScoreTable, by: str | None = None) -> Evidence:
-    """The best evidence of a table; ``by`` only changes what ranks the rows."""
+    """The best evidence of a table; ``by`` only changes the column that ranks the rows."""
     judge = table.judge_of_labels()
-    # a table without a judge of labels is still ranked by what it has
+    # without a score that judges labels, rows are ranked by the first score there is
     by = by or judge or next(iter(table.scores), None)
     if judge == SUSPICION:
         kind, duel = TRACKED, _found(table, SUSPICION)
@@ -155,12 +156,12 @@ def _kind_of_pass(table: ScoreTable) -> str:
 
 
 def rows_of(table: ScoreTable, evidence: Evidence, *, without: Collection[str] = ()) -> Rows:
-    """What the evidence says about all rows; a group of rows is read at a time.
+    """What the evidence says about all rows, read in groups of rows to save memory.
 
     Args:
-        table: to read.
-        evidence: which of its columns.
-        without: attributes that are left empty.
+        table: the table.
+        evidence: the columns to read.
+        without: attributes to leave empty.
     """
     without = {*without, *(() if evidence.kind == TRACKED else ("rival_share",))}
     length = {column.name: 0 if column.name in without else len(table) for column in fields(Rows)}
@@ -168,20 +169,20 @@ def rows_of(table: ScoreTable, evidence: Evidence, *, without: Collection[str] =
     start = 0
     for part in _parts(table, evidence):
         rows = _part(part, evidence, table)
-        if whole is None:  # the first part tells the types of the columns
+        if whole is None:  # the first part has the types of the columns
             dtypes = {name: getattr(rows, name).dtype for name in length}
             whole = Rows(**{name: np.empty(n, dtypes[name]) for name, n in length.items()})
         for name in (name for name in length if name not in without):
             getattr(whole, name)[start : start + len(part)] = getattr(rows, name)
         start += len(part)
-    assert whole is not None, "there is a part at least, be it empty"
-    # what was read is free, but stays with the process: some 50 MiB of ten million rows
+    assert whole is not None, "there is at least one part, which may be empty"
+    # arrow keeps freed memory for later: about 50 MiB after ten million rows
     pa.default_memory_pool().release_unused()
     return whole
 
 
 def _parts(table: ScoreTable, evidence: Evidence) -> Iterator[ScoreTable]:
-    """What is read of a table, a group of rows at a time; of an empty one a part without rows."""
+    """The parts of a table, a group of rows each; an empty table has one part without rows."""
     if len(table):
         yield from table.parts(evidence.columns(table))
     else:
@@ -211,11 +212,11 @@ def _part(part: ScoreTable, evidence: Evidence, table: ScoreTable) -> Rows:
 
 
 def held_out_rows(table: ScoreTable) -> tuple[NDArray[np.int64], Rows] | None:
-    """Examples that a tracked training never learned from, and what its last epoch says of them.
+    """Examples that were held out of tracked training, and what the last epoch says about them.
 
     Returns:
-        their rows in the table, and what a model that never saw them says; ``None`` if there are
-        none, or the table does not have their probabilities.
+        their rows in the table, and the evidence of a model that never saw them; ``None`` if there
+        are none, or if the table does not have their probabilities.
     """
     wanted = ("held_out", _LAST_MARGIN, _LAST_SHARE)
     if not set(wanted) <= set(table.columns):
@@ -244,7 +245,7 @@ def _margin(part: ScoreTable, evidence: Evidence) -> NDArray[np.float64]:
     if evidence.duel != SUSPICION:
         return values
     with np.errstate(divide="ignore"):  # a chance of 0 or 1 has infinite odds
-        # suspicion is an average chance; its log-odds take the place of the margin
+        # suspicion is the mean probability of losing; its log-odds are used as the margin
         odds: NDArray[np.float64] = np.log1p(-values) - np.log(values)
     return odds
 
@@ -264,14 +265,14 @@ def _rival(
 ) -> NDArray[np.int32]:
     differs = is_known & (prediction >= 0) & (prediction != label)
     rival = np.where(differs, prediction, -1)
-    if _RIVAL in part.columns:  # it remembers who led before the label was memorised
+    if _RIVAL in part.columns:  # the class that led before the model memorised the label
         remembered = class_numbers(part, _RIVAL)
         rival = np.where(is_known & (remembered >= 0) & (remembered != label), remembered, rival)
     return rival.astype(np.int32)
 
 
 def _column(part: ScoreTable, name: str | None, is_known: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Probabilities of rows that are known; NaN if the table does not have them."""
+    """Probabilities of known rows; NaN for others, or if the table does not have the column."""
     if name is None or name not in part.columns:
         return np.full(len(part), np.nan, np.float32)
     values = part.column(name).astype(np.float32)
@@ -282,7 +283,7 @@ def _column(part: ScoreTable, name: str | None, is_known: NDArray[np.bool_]) -> 
 def _epochs(
     part: ScoreTable, is_known: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
-    """In how many epochs a rival led, and in how many the example was seen; -1 if untold."""
+    """In how many epochs a rival led, and in how many the example was seen; -1 if unknown."""
     if not {_SEEN, _RIGHT} <= set(part.columns):
         return np.full(len(part), _NEVER), np.full(len(part), _NEVER)
     seen = np.minimum(np.maximum(class_numbers(part, _SEEN), 0), _MOST_EPOCHS)

@@ -1,7 +1,7 @@
-"""What kind of doubt there is about a label.
+"""Sort labels into groups by the kind of doubt about them.
 
-The thresholds are those of the data: what is *usual* of a class is the mean probability that its
-own examples have for it, the threshold of confident learning (Northcutt et al., 2021).
+The thresholds come from the data: what is *usual* for a class is the mean probability of the class
+among its own examples, the threshold of confident learning (Northcutt et al., 2021).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
 
 
 def is_sure(rows: Rows) -> NDArray[np.bool_]:
-    """Where the rival leads, and is as probable as its own examples usually make it."""
+    """Rows whose rival leads, and is as probable as is usual for its own examples."""
     _, rival_share = probabilities(rows)
     usual_rival = _of(usual_probabilities(rows), rows.rival)
     with np.errstate(invalid="ignore"):
@@ -92,7 +92,7 @@ def is_sure(rows: Rows) -> NDArray[np.bool_]:
 
 
 def usual_probabilities(rows: Rows) -> NDArray[np.float32]:
-    """Mean probability of each class among the examples that are labelled so; NaN for none."""
+    """Mean probability of each class among the examples with that label; NaN without examples."""
     share, _ = probabilities(rows)
     told = ~np.isnan(share)
     labels = rows.label[told]
@@ -103,7 +103,7 @@ def usual_probabilities(rows: Rows) -> NDArray[np.float32]:
 
 
 def probabilities(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Probabilities of label and rival; of a table without them, their chances in the duel."""
+    """Probabilities of label and rival; without them, their shares if only these two compete."""
     if np.isnan(rows.probability).all():
         duel = rows.duel()
         return 1 - duel, duel
@@ -111,8 +111,8 @@ def probabilities(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def _mistaken(chance: NDArray[np.float32] | None) -> NDArray[np.bool_] | np.bool_:
-    """Whether a disagreement is rather a mistake of the model than of the label."""
-    # no estimate: the benefit of the doubt goes to the model
+    """Whether a disagreement is more likely to be a mistake of the model than of the label."""
+    # without an estimate, the model gets the benefit of the doubt
     return np.bool_(False) if chance is None else chance < 0.5
 
 

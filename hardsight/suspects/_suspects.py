@@ -1,4 +1,4 @@
-"""The suspects of a table: ranked, in groups, each with a suggestion and a reason."""
+"""Rank the suspects of a table, each with a group, a suggestion and a reason."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Suspects:
 def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
     """The evidence of a table about each of its labels.
 
-    The best evidence decides: the dynamics of training if it was tracked, else the output of the
-    model, which weighs most if it never saw the example. Memory is some 130 bytes per row at the
-    peak; the columns are read a group of rows at a time.
+    The best evidence is used: the dynamics of training if it was tracked, otherwise the output of
+    the model, which is strongest if it never saw the example. This takes about 130 bytes per row at
+    the peak, because columns are read one group of rows at a time.
 
     Args:
         table: of any kind.
@@ -114,9 +114,9 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
 
 
 def most_suspect(table: ScoreTable, count: int) -> NDArray[np.int32]:
-    """The rows that :func:`suspects_of` ranks first, without all else that it says.
+    """The rows that :func:`suspects_of` ranks first, and nothing else.
 
-    Memory is some 60 bytes per row at the peak, half of what that takes.
+    This takes about 60 bytes per row at the peak, half as much.
 
     Args:
         table: of any kind.
@@ -126,14 +126,14 @@ def most_suspect(table: ScoreTable, count: int) -> NDArray[np.int32]:
     rows = rows_of(table, evidence, without=("prediction", "led", "seen"))
     estimate = wrong_chances(table, rows, evidence, with_shares=False)
     ranks = _ranks(rows, estimate.order, None)
-    del rows  # of ten million rows it is a third of a gigabyte, which sorting needs
+    del rows  # a third of a gigabyte for ten million rows, which sorting needs
     order, ranked = _order(ranks)
     return order[: min(count, ranked)]
 
 
 def _ranks(rows: Rows, chance: NDArray[np.float32] | None, by: str | None) -> NDArray[np.float64]:
-    """What the rows are ranked by, largest first; NaN for those that cannot be."""
-    # a column that was asked for is taken as it is
+    """The values that rows are ranked by, largest first; NaN for rows without a rank."""
+    # a column that the caller asked for is used as it is
     if chance is not None and by is None:
         return _by_chance(rows, chance)
     return ranked_among_alike(rows.hardness, rows.held_out)
@@ -146,19 +146,19 @@ def _is_suspect(rows: Rows) -> NDArray[np.bool_]:
 
 
 def _by_chance(rows: Rows, chance: NDArray[np.float32]) -> NDArray[np.float64]:
-    """What ranks examples that were judged by models which never saw them.
+    """The values that rank examples judged by models that never saw them.
 
-    The log-odds of a wrong label, between 1 and 99 %, and half of those that the rival has against
-    the label. The first knows which classes are confused and how common errors are, the second is
-    the steadier one if there are few examples.
+    This is the sum of the log-odds of a wrong label, limited to 1 to 99%, and half the log-odds of
+    the rival against the label. The first takes into account which classes are confused and how
+    common errors are; the second is more stable with few examples.
     """
     ranks = np.empty(len(chance))
     for start in range(0, len(chance), _AT_ONCE):  # bounds what is in float64
         part = slice(start, start + _AT_ONCE)
         margin = rows.margin[part]
-        # what the model agrees with is the less suspect the surer the model, whatever its mistakes
+        # a label that the model agrees with is less suspect the more certain the model is
         differs = chance[part].astype(np.float64) * (margin < 0)
-        # bounded, so that a margin still tells rows apart that are all but certain
+        # limited, so that the margin still ranks rows that are almost certain
         sure = np.clip(differs, 0.01, 0.99)
         ranks[part] = np.log(sure) - np.log1p(-sure) - margin.astype(np.float64) / 2
     ranks[np.isnan(rows.hardness)] = np.nan
@@ -195,8 +195,8 @@ def suspects_frame(table: ScoreTable, n: int, *, by: str | None = None) -> pd.Da
 
 
 def _joined(taken: pa.Table, added: dict[str, Any]) -> pd.DataFrame:
-    """Rows of a table and what is said about them; a column of the same name is kept as its own."""
-    # the table's own column of that name stays beside ours
+    """Rows of a table with the added columns first."""
+    # a column of the table with the same name as an added one is kept under another name
     names = [f"table_{name}" if name in added else name for name in taken.column_names]
     frame: pd.DataFrame = taken.rename_columns(names).to_pandas()
     frame = frame.assign(**added)

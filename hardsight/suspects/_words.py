@@ -1,4 +1,4 @@
-"""Why a row is suspect, in words that need no manual."""
+"""Say in plain words why a row is suspect."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def evidence_in_words(table: ScoreTable, evidence: Evidence) -> str:
-    """What the ranking rests on, for a heading."""
+    """What the ranking is based on, for a heading."""
     if evidence.by is None:
-        return "no score: in the order of the table"
+        return "no score, so in the order of the table"
     title = table.about(evidence.by)["title"]
     said = {
         TRACKED: "from all epochs of training",
@@ -94,16 +94,17 @@ class Reason:
                 return (
                     f"The model is as sure of {other} as it usually is of examples of that class."
                 )
-            return f"To the model {other} is more than twice as probable as {label}."
+            return f"To the model, {other} is more than twice as likely as {label}."
         if group == AMBIGUOUS:
             both = f"{label} and {rival}" if known else f"{label} and another class"
             return f"The model cannot decide between {both}."
         if group == UNLIKE:
             return "No class fits even half as well as one usually does."
-        if group == HARD and self._rows.margin[row] < 0:  # only where an estimate says so
-            return "Most such disagreements in this data are mistakes of the model."
+        # a negative margin is only in this group if the estimated share of wrong labels is low
+        if group == HARD and self._rows.margin[row] < 0:
+            return "Most such disagreements in this data are the model's mistakes."
         if group == HARD:
-            return f"The label leads, by less than is usual of {label}."
+            return f"The label leads, but by less than is usual for {label}."
         return ""
 
     def _sure_as_usual(self, row: int) -> bool:
@@ -119,7 +120,7 @@ class Reason:
         if self._place is None:
             self._place = np.empty(len(self._order), np.int32)
             self._place[self._order] = np.arange(len(self._order), dtype=np.int32)
-        # the share that is less suspect; rounded down, so that nobody beats 100%
+        # the share of examples that are less suspect; rounded down, so that it is never 100%
         easier = 1 - (int(self._place[row]) + 1) / len(self._order)
         return f"It is more suspect than {np.floor(1000 * easier) / 10:.1f}% of the examples."
 
@@ -128,7 +129,7 @@ class Reason:
 
 
 def _share(value: float) -> str:
-    """A probability that is never rounded to certainty."""
+    """A probability as text, never rounded to 0% or 100%."""
     if value < 0.005:
         return "under 1%"
     return "over 99%" if value > 0.995 else f"{value:.0%}"

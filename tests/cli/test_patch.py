@@ -109,7 +109,7 @@ def test_a_click_in_the_app_becomes_a_fixed_label_of_the_data(run, photos, tmp_p
     # the line that it ends with works
     step = shlex.split(said.splitlines()[-1].removeprefix("next: hardsight "))
     said = invoke(*step[:-1], tmp_path / "fixed")
-    assert "12 examples, 2 with another label; 1 could not be told" in said
+    assert "12 examples, 2 with another label; nobody could tell the class of 1" in said
     found = open_source(tmp_path / "fixed")
     assert found.classes == ("ant", "bee", "cat", "dog")
     ids = [found.id_of(at) for at in range(len(found))]
@@ -172,7 +172,7 @@ def test_people_export_by_themselves_and_merge(run, photos, tmp_path):
     assert hs.read_patch(out).changes().new.tolist() == [2, 2]
     said = invoke("patch", "merge", *files, *files, "--resolve", "drop")
     assert "-> left out" in said
-    assert "3 decisions were there twice" in said
+    assert "3 decisions were duplicates" in said
     invoke("patch", "merge", *files, "--out", tmp_path / "all.jsonl", "--resolve", "keep")
     said = invoke("patch", "apply", tmp_path / "all.jsonl", "--data", photos, "--out",
                   tmp_path / "fixed", code=1)  # fmt: skip

@@ -137,7 +137,7 @@ def test_what_cannot_be_reviewed_is_refused_in_words(run, tmp_path):
 
 def test_beyond_this_machine_it_asks_for_a_token(run):
     code, text = refusal(run, "--host", "0.0.0.0")
-    assert (code, "choose one of at least 16 characters with --token" in text) == (2, True)
+    assert (code, "choose a token of at least 16 characters with --token" in text) == (2, True)
 
 
 def test_without_the_extra_it_says_how_to_get_it(run, monkeypatch):

@@ -336,11 +336,12 @@ def test_earlier_names_of_options_work_and_say_the_new_ones(scored, tmp_path):
     _, folder = scored
     words = ("export", folder, "--to", "csv", "--out")
     old = run(*words, tmp_path / "old.csv", "--rows", "suspects", "--limit", 5)
-    assert "--rows is called --examples now: --examples suspects" in old.stderr
+    assert "--rows is now called --examples: --examples suspects" in old.stderr
     new = run(*words, tmp_path / "new.csv", "--examples", "suspects", "--limit", 5)
     assert "called" not in new.stderr
     assert (tmp_path / "old.csv").read_bytes() == (tmp_path / "new.csv").read_bytes()
-    with pytest.warns(hs.errors.HardsightWarning, match="rows of export_run is called examples"):
+    said = "rows of export_run is now called examples"
+    with pytest.warns(hs.errors.HardsightWarning, match=said):
         hs.exchange.export_run(folder, "csv", out=tmp_path / "py.csv", rows="suspects", limit=5)
     assert (tmp_path / "py.csv").read_bytes() == (tmp_path / "new.csv").read_bytes()
     assert "--rows" not in run("export", "--help").output
@@ -385,7 +386,7 @@ def test_names_that_the_locale_cannot_read_are_said_with_the_way_out(monkeypatch
     assert isinstance(CliRunner().invoke(main, ["report", "run"]).exception, UnicodeEncodeError)
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
     assert (
-        "takes names as ascii; run it again with PYTHONUTF8=1"
+        "encodes names as ascii; run it again with PYTHONUTF8=1"
         in run("report", "run", code=1).stderr
     )
 

@@ -149,7 +149,7 @@ def test_a_page_of_nothing_is_explained(tmp_path):
     for text, message in (
         ("{", "is not a study: "),
         ("{}", "is not a study; make one"),
-        ('{"kind": "human", "format": 9}', "has format 9, this version reads 1"),
+        ('{"kind": "human", "format": 9}', "has format 9, but this version reads 1"),
     ):
         (tmp_path / "study.json").write_text(text)
         with pytest.raises(DataError, match=message):

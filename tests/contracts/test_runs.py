@@ -560,7 +560,8 @@ def test_the_report_of_an_experiment_is_there_already(finished):
     before = content(folder)
     assert hs.write_report(folder) == folder / "README.md"
     assert content(folder) == before
-    with pytest.raises(hs.errors.OptionError, match="is an experiment, whose page lies beside"):
+    refusal = "is an experiment, whose page has to stay beside"
+    with pytest.raises(hs.errors.OptionError, match=refusal):
         hs.write_report(folder, title="Mine")
 
 

@@ -259,7 +259,7 @@ def test_settings_cannot_be_derived_from_what_is_not_said(tmp_path, monkeypatch)
     (tmp_path / "n.py").write_text(
         'def f(*, net: nn.Module):\n    """F.\n\n    Args:\n        net: x."""\n'
     )
-    with pytest.raises(TypeError, match=r"net: nn.Module is nothing that a file can hold"):
+    with pytest.raises(TypeError, match=r"net: nn.Module is not a type that a file can hold"):
 
         class Made(Settings, of="n.py:f"):
             """No."""

@@ -108,7 +108,7 @@ WRONG = {
     "an index of 0 or more": {**row(), "index": -1},
     "another class than before for 'relabel'": row(0, 0, verdict="relabel"),
     "the class from before for 'keep'": row(0, 1, verdict="keep"),
-    "no new class if it cannot be told": row(0, 1, verdict="drop"),
+    "no new class for 'cannot tell' and 'drop'": row(0, 1, verdict="drop"),
     "whole numbers as new": row(new_name="x") | {"new": "1.5"},
     "whole numbers as index": row() | {"index": ""},
 }
@@ -134,7 +134,7 @@ def test_what_is_not_a_patch_is_refused_in_words(tmp_path):
         hs.read_patch(tmp_path / "x.txt")
     cases = {
         "a.csv": (b"a,b\n1,2\n", "but index, id, old, new, verdict, data is missing"),
-        "b.csv": (b"index,id\n1\n", "row 1 of .* has 1 cells, the header 2"),
+        "b.csv": (b"index,id\n1\n", "row 1 of .* has 1 cells, but the header has 2"),
         "c.csv": (b"\xff\xfe\x00", "cannot be read as a patch"),
         "empty.csv": (b"", "expected the columns"),
         "d.jsonl": (b"{nonsense", "cannot be read as a patch"),
@@ -225,7 +225,9 @@ def test_patches_of_different_data_are_not_merged():
 def test_disputed_labels_are_not_applied():
     patch = patch_of(*(row(index, new, who) for index in range(5) for new, who in
                        ((index % 3, "anna"), (-1, "ben"))))  # fmt: skip
-    with pytest.raises(PatchError, match=r"people disagree about 5 examples .* and 2 more; settle"):
+    with pytest.raises(
+        PatchError, match=r"people disagree about 5 examples .* and 2 more; resolve"
+    ):
         patch.changes()
 
 

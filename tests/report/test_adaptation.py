@@ -160,7 +160,7 @@ def test_what_is_no_adaptation_is_refused(tmp_path):
     with pytest.raises(DataError, match="is not a finished adaptation; make one"):
         write_adaptation(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps({**RESULT, "format": 2}))
-    with pytest.raises(DataError, match="has format 2, this version reads 1"):
+    with pytest.raises(DataError, match="has format 2, but this version reads 1"):
         write_adaptation(tmp_path)
 
 

@@ -152,7 +152,7 @@ def test_bad_input_says_what_was_expected(card, tmp_path):
         write_card(tmp_path)
     with pytest.raises(DataError, match="is not an evaluation card; make one with"):
         write_card({"format": 1})
-    with pytest.raises(DataError, match="has format 99, this version reads 1"):
+    with pytest.raises(DataError, match="has format 99, but this version reads 1"):
         write_card({**card, "format": 99})
     with pytest.raises(OptionError, match=r"pass out='card.html'"):
         write_card(card)

@@ -106,7 +106,7 @@ def test_without_its_epochs_the_page_says_what_the_curves_need(make, tmp_path, d
     page = make.page(write_report(folder))
     assert 'class="curves"' not in page.text
     assert page.cells("dynamics")
-    assert 'give the tracker <code>folder="RUN/dynamics"</code>' in page.text
+    assert 'Pass <code>folder="RUN/dynamics"</code> to the tracker' in page.text
 
 
 def test_a_damaged_epoch_is_named_and_not_taken_for_a_missing_one(make, tmp_path):

@@ -116,8 +116,8 @@ def test_what_was_cut_passed_over_or_not_known_is_said(tmp_path):
         "truncated": 2, "unknown": 3, "passed_over": {"empty sentences": 5},
     }  # fmt: skip
     html = page_of(tmp_path, table)
-    assert "2 of 4 sentences are longer than the model takes, and were cut" in html
+    assert "2 of 4 sentences are longer than the model can read. The rest was cut off" in html
     assert "3 of 12 tokens are not in the vocabulary" in html
-    assert "Passed over: empty sentences (5)." in html
+    assert "Left out: empty sentences (5)." in html
     assert "<dt>Tokens</dt>" in html
     assert "of 4 sentences" in html

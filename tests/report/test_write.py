@@ -157,7 +157,7 @@ def test_a_table_full_of_nan_says_so(make, tmp_path):
 def test_unreadable_examples_are_counted_where_their_list_is_missing(make, tmp_path):
     columns = make.rows(20, 2)
     text = report_text(make.table(columns, make.metadata(columns, 2)), tmp_path)
-    assert "2 examples could not be read; the list is in errors.parquet" in text
+    assert "2 examples could not be read; they are listed in errors.parquet" in text
     none = make.metadata(columns, 2, counts={"errors": 0})
     assert "Every example could be read." in report_text(make.table(columns, none), tmp_path)
 
@@ -197,7 +197,7 @@ def test_without_wrong_predictions_the_galleries_say_so(make, tmp_path):
     columns["prediction"] = columns["label"]
     text = report_text(make.table(columns, make.metadata(columns, 3)), tmp_path)
     assert "No wrong predictions here." in text
-    assert "Classes that blur most" not in text
+    assert "Most confused classes" not in text
 
 
 def test_examples_without_a_picture_show_their_name(make, tmp_path):
@@ -213,7 +213,7 @@ def test_the_map_falls_back_to_another_pair_and_says_so(make, tmp_path):
     del columns["feature_norm"]
     text = report_text(make.table(columns, make.metadata(columns, 3)), tmp_path)
     assert "Map of two scores" in text
-    assert "stand in for them" in text
+    assert "so this map shows" in text
 
 
 def test_the_map_is_left_out_with_a_sentence_when_there_is_one_score(make, tmp_path):
@@ -260,7 +260,7 @@ def test_the_page_of_a_run_is_replaced_and_no_other_file_unasked(run, tmp_path):
     assert write_report(run, out=run / "report.html") == run / "report.html"
     (tmp_path / "report.html").write_text("mine")
     for out in (tmp_path, tmp_path / "report.html"):
-        with pytest.raises(RunExistsError, match=r"report\.html is there already; .*--overwrite"):
+        with pytest.raises(RunExistsError, match=r"report\.html already exists; .*--overwrite"):
             write_report(run, out=out)
     assert (tmp_path / "report.html").read_text() == "mine"
     write_report(run, out=tmp_path, overwrite=True)
@@ -270,7 +270,7 @@ def test_the_page_of_a_run_is_replaced_and_no_other_file_unasked(run, tmp_path):
 def test_a_table_that_was_copied_elsewhere_replaces_no_page_unasked(run, tmp_path):
     shutil.copy(run / "table.parquet", tmp_path / "scores.parquet")
     assert write_report(tmp_path / "scores.parquet") == tmp_path / "scores.html"
-    with pytest.raises(RunExistsError, match=r"scores\.html is there already"):
+    with pytest.raises(RunExistsError, match=r"scores\.html already exists"):
         write_report(tmp_path / "scores.parquet")
 
 

@@ -139,7 +139,7 @@ def test_nearest_classes_come_from_stored_weights_and_name_the_label(run, with_a
 
 def test_the_app_says_how_to_get_the_nearest_classes_if_they_were_not_kept(run, with_app):
     note = with_app().get("start").json()["nearest_note"]
-    assert note.endswith("similar examples with its --keep-embeddings")
+    assert note.endswith("similar examples if it has --keep-embeddings")
     keep(run, vectors(), vectors(12, seed=5))
     assert with_app().get("start").json()["nearest_note"] == ""
 
@@ -151,7 +151,7 @@ def test_a_tracked_training_says_where_the_nearest_classes_are(tmp_path):
     app = made.App(made.save(tmp_path / "run", columns))
     note = app.get("start").json()["nearest_note"]
     app.close()
-    assert note.startswith("A tracked training keeps no angles to the classes")
+    assert note.startswith("A tracked training stores no angles to the classes")
 
 
 def test_a_class_is_named_as_the_nearest_only_if_the_angles_say_so(tmp_path):
@@ -220,7 +220,7 @@ def test_a_map_that_is_not_a_picture_is_not_sent(run, with_app, tmp_path):
 def test_a_card_that_cannot_be_used_is_refused(run, tmp_path):
     with pytest.raises(MissingDataError, match=r"no evaluation card at .* `hardsight evaluate`"):
         made.App(run, card=tmp_path)
-    with pytest.raises(TableError, match="is about photos, and the table about nowhere/photos"):
+    with pytest.raises(TableError, match="is about photos and the table is about nowhere/photos"):
         made.App(run, card=card(tmp_path / "other", fingerprint="other"))
     (tmp_path / "card.json").write_text("{}")
     with pytest.raises(TableError, match="is not an evaluation card"):

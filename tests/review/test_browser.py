@@ -198,7 +198,7 @@ def test_two_tabs_in_conflict(page, run):
     page.close()
     page.switch_to.window(first)
     press(page, Keys.ENTER)  # before or after it has heard of the other one: never overwritten
-    notice(page, "in another window meanwhile")
+    notice(page, "Meanwhile you decided")
     assert decisions(run)["verdict"].tolist() == ["keep"]
     assert shown(page) == index
     assert "is right" in text(page, ".verdict")
@@ -215,7 +215,7 @@ def test_filter_bulk_and_one_undo_for_all(page, run):
     assert "label=2" in page.current_url
     until(page, lambda d: len(d.find_elements(By.CSS_SELECTOR, ".cell img")) >= 10)
     press(page, "a", "k")
-    until(page, lambda d: "keep the labels of" in text(d, "dialog"))
+    until(page, lambda d: "Keep the labels of" in text(d, "dialog"))
     press(page, Keys.ENTER)
     notice(page, f"{cats} decisions stored")
     assert decisions(run)["old"].tolist() == [2] * cats
@@ -451,7 +451,7 @@ def test_an_example_without_a_label_has_nothing_to_keep(chromium, tmp_path):
     first = shown(chromium)
     assert "keep" not in text(chromium, "#main .actions")
     press(chromium, "k")
-    notice(chromium, "has no label to keep: choose a class")
+    notice(chromium, "has no label to keep. Choose a class")
     assert act(chromium, "1") != first
     press(chromium, "g")
     until(chromium, lambda d: "cannot tell" in text(d, "#main"))

@@ -187,7 +187,7 @@ def test_a_bulk_of_a_stale_window_changes_nothing(app, run):
     assert len(decisions(run)) == 1
     grown = app.post("decide-many", view={}, expect=59, action="keep", seen=seen)
     assert grown.status_code == 400
-    assert "the filter has 60 examples by now, not 59" in grown.json()["error"]
+    assert "the filter now matches 60 examples, not 59" in grown.json()["error"]
 
 
 def test_suggestions_are_accepted_only_where_there_are_any(app, run):
@@ -240,7 +240,7 @@ def test_decisions_of_other_data_are_refused(run, tmp_path):
     other = made.save(tmp_path / "other", made.rows_of(50))
     (run / "review.sqlite").rename(other / "review.sqlite")
     for read in (decisions, made.App):
-        with pytest.raises(TableError, match="made about other data or classes"):
+        with pytest.raises(TableError, match="are about other data or classes"):
             read(other)
 
 

@@ -47,5 +47,5 @@ def test_it_goes_on_once_there_is_room(app, run, limited):
 
 def test_a_folder_that_cannot_be_written_to_is_said(run, limited):
     limited(0)
-    with pytest.raises(OutputError, match=r"cannot keep decisions in .* make the folder of the"):
+    with pytest.raises(OutputError, match=r"cannot store decisions in .* make the folder of the"):
         made.App(run)

@@ -272,7 +272,8 @@ def test_what_is_not_a_picture_is_not_sent(tmp_path, monkeypatch):
 
 
 def test_beyond_this_machine_a_token_is_asked_for(run):
-    with pytest.raises(OptionError, match="lets others on the network see the pictures"):
+    words = "lets everybody on the network who has the token see the pictures"
+    with pytest.raises(OptionError, match=words):
         made.App(run, host="0.0.0.0", token=None)
     with pytest.raises(OptionError, match="at least 16 letters and digits"):
         made.App(run, host="0.0.0.0", token="short")
@@ -305,7 +306,7 @@ def test_the_next_free_port_is_taken_and_said_also_if_nobody_asked_for_one(run):
     first.close()
     second.close()
     assert ports[0] != ports[1]
-    assert said[0] == f"port 8712 is in use; {ports[1]} is the next one that is free"
+    assert said[0] == f"port 8712 is in use; using {ports[1]}, the next free one"
 
 
 def test_texts_and_graphs_are_shown_as_what_they_are(tmp_path):

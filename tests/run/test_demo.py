@@ -40,7 +40,7 @@ def test_the_demo_writes_tables_reports_and_a_checkpoint(demo):
 
 def test_the_demo_prints_what_it_found_and_what_to_run_next(demo):
     folder, text = demo
-    assert "The ten labels most probably wrong" in text
+    assert "The ten labels most likely to be wrong" in text
     assert text.count("yes") >= 9  # planted errors among the ten suspects
     assert "planted label errors: 54" in text
     # what README.md says of any machine; chance gives 2

@@ -180,7 +180,7 @@ except OutputError as err:
         (SafetensorError("I/O error: No space left on device (os error 28)"), "free some space"),
         (PermissionError(errno.EACCES, "Permission denied"), "denied; allow writing there and run"),
         (OSError(errno.EROFS, "Read-only file system"), "allow writing there and run again"),
-        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "directory; mend that and run"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "directory; fix that and run"),
         (SafetensorError("I/O error"), "make sure that there is space and writing is allowed"),
     ],
 )

@@ -231,7 +231,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     with pytest.raises(OutputError, match=r"file is not a folder; choose another --out"):
         write(tmp_path / "file")
     with pytest.raises(
-        OutputError, match=r"cannot write to .*run: Not a directory; mend that or choose another"
+        OutputError, match=r"cannot write to .*run: Not a directory; fix that or choose another"
     ):
         write(tmp_path / "file" / "run")
     assert (tmp_path / "file").read_text() == "in the way"

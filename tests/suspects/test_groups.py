@@ -25,15 +25,15 @@ def group_of(probs, label, **more):
         ([0.02, 0.05, 0.03, 0.9], 2, "likely wrong label",
          "The model is as sure of dog as it usually is of examples of that class"),
         ([0.02, 0.15, 0.11, 0.72], 2, "likely wrong label",
-         "To the model dog is more than twice as probable as cat."),
-        ([0.3, 0.2, 0.02, 0.48], 2, "likely wrong label", "more than twice as probable"),
+         "To the model, dog is more than twice as likely as cat."),
+        ([0.3, 0.2, 0.02, 0.48], 2, "likely wrong label", "more than twice as likely"),
         ([0.33, 0.3, 0.02, 0.35], 2, "unlike all classes", "No class fits even half as well"),
         ([0.02, 0.5, 0.45, 0.03], 2, "ambiguous between two classes", "between cat and bee."),
         ([0.02, 0.45, 0.5, 0.03], 2, "ambiguous between two classes", "cat and another class"),
         ([0.3, 0.2, 0.24, 0.26], 1, "unlike all classes", "No class fits even half as well"),
         ([0.13, 0.37, 0.36, 0.14], 2, "ambiguous between two classes", "between cat and bee."),
-        ([0.08, 0.08, 0.7, 0.14], 2, "hard but right", "by less than is usual of cat"),
-        ([0.1, 0.05, 0.75, 0.1], 2, "hard but right", "by less than is usual of cat"),
+        ([0.08, 0.08, 0.7, 0.14], 2, "hard but right", "by less than is usual for cat"),
+        ([0.1, 0.05, 0.75, 0.1], 2, "hard but right", "by less than is usual for cat"),
         ([0.01, 0.01, 0.97, 0.01], 2, "no doubt", "agrees with the label cat"),
     ],
 )  # fmt: skip
@@ -48,7 +48,7 @@ def test_of_training_a_label_that_leads_is_not_called_a_mistake_of_the_model():
     table = made.tracked([0.05] * 120 + [0.3], [*LABELS, 2], rival=[-1] * 120 + [3])
     found = suspects_of(table)
     assert found.group[-1] == HARD
-    assert "The label leads, by less than is usual of cat." in found.reason(120)
+    assert "The label leads, but by less than is usual for cat." in found.reason(120)
 
 
 def test_a_sure_disagreement_is_hard_but_right_where_labels_are_seldom_wrong():
@@ -57,7 +57,7 @@ def test_a_sure_disagreement_is_hard_but_right_where_labels_are_seldom_wrong():
     assert (found.group == WRONG).sum() < 0.002 * len(wrong)
     assert ((found.group == HARD) & found.is_suspect).sum() > 100
     sure = int(np.flatnonzero((found.group == HARD) & found.is_suspect)[0])
-    assert "Most such disagreements in this data are mistakes of the model." in found.reason(sure)
+    assert "Most such disagreements in this data are the model's mistakes." in found.reason(sure)
 
 
 def test_likely_wrong_labels_are_mostly_wrong_where_errors_were_planted():

@@ -1,4 +1,4 @@
-"""Data in the forms a user may have it, each read without trusting it."""
+"""Readers for labelled data, a module per form, which do not trust the files."""
 
 from hardsight.data.formats._annotations import annotated_images as annotated_images
 from hardsight.data.formats._arrays import ArraySource as ArraySource

@@ -1,4 +1,4 @@
-"""A user's own torch datasets: map-style, streamed, or inside a DataLoader."""
+"""Sources for a user's own torch datasets: map-style, streamed, or inside a DataLoader."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from hardsight.data.source import (
 )
 from hardsight.errors import BadExampleError, DataError, HardsightError, RunMismatchError
 
-_MOST_KEPT = 320  # samples; no look goes further, and few enough to hold
+_MOST_KEPT = 320  # samples that are kept in memory; no check looks at more
 INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")
 LABEL_KEYS = ("labels", "label", "target", "targets", "y")
 
 
 class StreamSamples:
-    """The samples of a stream, of which a look at the first ones takes none away.
+    """The samples of a stream, whose first ones can be looked at without losing them.
 
-    The first whole pass goes on with the iterator that the looks before it began. A dataset may be
-    unable to start again without saying so, such as one that wraps a generator: started for every
-    look, it would lose its first examples.
+    The first full pass continues the iterator that earlier looks have started. Some datasets cannot
+    start again and do not say so, such as those that wrap a generator: if every look started an
+    iterator, the first examples would be lost.
 
     Args:
         dataset: a generator, or any iterable.
@@ -90,8 +90,8 @@ class StreamSamples:
         if again is self._iterator:
             raise DataError(
                 f"a {self._name} can be read only once, and more than its first {_MOST_KEPT:,} "
-                "samples have been read; pass a list, a Dataset, or an IterableDataset that starts "
-                "again"
+                "samples have been read; pass a list, a Dataset, or an IterableDataset that can "
+                "start again"
             )
         count = 0
         for sample in again:
@@ -99,8 +99,8 @@ class StreamSamples:
             yield sample
         if count < self._count:
             raise DataError(
-                f"the stream {self._name} ended after {count:,} samples, and had {self._count:,} "
-                "before; let its __iter__ start again from the first one"
+                f"the stream {self._name} ended after {count:,} samples, but had {self._count:,} "
+                "before; make its __iter__ start again from the first sample"
             )
 
 
@@ -227,7 +227,7 @@ class StreamSource(ExampleSource):
         raise IndexError(f"the stream {self.spec} ends before position {index}")
 
     def samples(self, start: int = 0) -> Iterator[tuple[int, Any]]:
-        """Positions and what the dataset yields, from ``start`` on.
+        """Positions and samples of the dataset, beginning at ``start``.
 
         Raises:
             DataError: the stream broke; what comes after is lost, so this is not a bad example.
@@ -251,7 +251,7 @@ class StreamSource(ExampleSource):
         except Exception as err:
             raise DataError(
                 f"the stream {self.spec} broke after position {position}: {reason(err)}; make its "
-                "__iter__ pass over what it cannot read"
+                "__iter__ skip what it cannot read"
             ) from err
 
     def hold_to(self, marks: Mapping[int, str], *, every: int) -> None:
@@ -267,7 +267,7 @@ class StreamSource(ExampleSource):
         if self._known.get(position, mark) != mark:
             raise RunMismatchError(
                 f"the first {position:,} examples of the stream {self.spec} are not those that "
-                "were scored before, although it begins in the same way; pass the same stream, in "
+                "were scored before, although it begins in the same way; pass the same stream in "
                 "the same order, choose another --out, or replace the run with --overwrite "
                 "(overwrite=True)"
             )
@@ -346,7 +346,7 @@ def _check_one_label(sample: Mapping[Any, Any]) -> None:
             first, second = sorted([(named[0], values[0]), (key, value)], key=lambda pair: pair[0])
             raise DataError(
                 f"the labels {first[0]} and {second[0]} of a sample differ ({_short(first[1])} and "
-                f"{_short(second[1])}), so that it is not known which is meant; leave one out"
+                f"{_short(second[1])}), so it is unclear which one is meant; leave one out"
             )
 
 
@@ -466,12 +466,12 @@ def _positions(items: Iterable[Any], length: int, name: str) -> NDArray[np.int64
             )
         if position in seen:  # which also ends an endless sampler
             raise DataError(
-                f"the sampler {name} draws examples more than once, so that chance would decide "
-                "which ones have a row; pass loader.dataset to read all of them, or a torch Subset"
+                f"the sampler {name} draws examples more than once, so chance would decide which "
+                "examples have a row; pass loader.dataset to read all of them, or a torch Subset"
             )
         seen.add(position)
     if not seen:
-        raise DataError(f"the sampler {name} names no examples; pass one that does")
+        raise DataError(f"the sampler {name} selects no examples; pass one that does")
     return np.array(sorted(seen), dtype=np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Image files: a folder of class folders, or one without."""
+"""Image files in a folder of class folders, or in a folder without classes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hardsight.data.source import (
 )
 from hardsight.errors import DataError, NoClassFoldersError
 
-_SAMPLE_IMAGES = 64  # of which the fingerprint reads a part
+_SAMPLE_IMAGES = 64  # images whose content the fingerprint samples
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 _NO_ENDING, _LINK_UP = "without an ending", "link to a folder above"
 _LINK_ACROSS = "link to another folder of the data"
@@ -84,12 +84,13 @@ class ImageFiles(ExampleSource):
         """SHA-256 over names, sizes, labels, classes and evenly spaced images."""
         mark = Fingerprint(self._kind).add_names(self.classes).add_array(self.labels)
         for index in range(len(self)):
-            # sizes of all, contents of a few: a change of the rest shows in its size or not at all
+            # sizes of all files and contents of a few: reading everything would take too long, and
+            # an edited picture almost always changes its size
             mark.add(self.id_of(index), _file_size(self._path(index)))
         for index in evenly_spaced(len(self), _SAMPLE_IMAGES):
             path = self.file_of(index)
-            with suppress(OSError):  # reading it is a bad example
-                if is_regular(path):  # a pipe would block for ever, a device never end
+            with suppress(OSError):  # it is reported when the example is read
+                if is_regular(path):  # a pipe would block, and a device might never end
                     mark.add_file(path)
         return mark.hexdigest()
 
@@ -109,9 +110,9 @@ class ImageFiles(ExampleSource):
         return np.fromiter(sizes, dtype=np.int64, count=len(self))
 
     def stored_bytes(self, index: int) -> bytes:
-        """The file as it is."""
+        """The bytes of the file."""
         path = self.file_of(index)
-        if not is_regular(path):  # a pipe would block for ever, a device never end
+        if not is_regular(path):  # a pipe would block, and a device might never end
             raise OSError(f"{path} is not a plain file")
         return path.read_bytes()
 
@@ -125,7 +126,7 @@ def printable(name: bytes) -> str:
 
 
 def _file_size(path: bytes) -> int:
-    """Bytes of a file; -1 for a dangling link, reading which is a bad example."""
+    """The size of a file in bytes; -1 for a broken link."""
     try:
         return os.stat(path).st_size
     except OSError:
@@ -136,13 +137,13 @@ class FolderSource(ImageFiles):
     """Images in a folder of class folders, ordered by class name, then path.
 
     Every visible folder is a class, with or without images, so that labels agree with a model
-    trained on the same layout. Files below a class folder may be nested; hidden files are not
-    looked at; links are followed, but not to a folder above, nor to one that is read anyway. What
-    does not end as a picture does is counted in ``passed_over``, and a warning says so.
+    trained on the same layout. Files may be nested below a class folder. Hidden files are ignored.
+    Links are followed, except to a folder above or to another folder of the data. Files without the
+    suffix of a picture are counted in ``passed_over``, with a warning.
 
     Args:
-        folder: holds the class folders.
-        spec: as the user named it.
+        folder: the folder of class folders.
+        spec: the folder as the user named it.
         classes: names, if they are not those of the folders; every folder must be among them.
 
     Raises:
@@ -157,13 +158,13 @@ class FolderSource(ImageFiles):
         entries = _entries(root)
         folders = [name for name, is_folder in entries if is_folder]
         numbered = _folder_classes([printable(name) for name in folders], classes, spec)
-        # by name: classes that were named may have other numbers than the order of folders
+        # by name, because the user may have named the classes in another order
         place = {name: label for label, name in enumerate(numbered)}
         scan = _Scan(root)
         labels: list[int] = []
         for name in folders:
             scan.below(name)
-            # all that this folder has added
+            # one label for each name that this folder has added
             labels += [place[printable(name)]] * (len(scan.names) - len(labels))
         if not scan.names:
             raise _no_images(entries, scan.passed_over, spec)
@@ -173,7 +174,7 @@ class FolderSource(ImageFiles):
                 "the folder above it, or add the other classes"
             )
         super().__init__(folder, scan.names, labels, classes=numbered, spec=spec, kind="folder")
-        # said, and not an error: a stray cover picture is common
+        # only a warning: a cover picture beside the class folders is common
         scan.passed_over[_OUTSIDE] = sum(
             _ending(name) in EXTENSIONS for name, is_folder in entries if not is_folder
         )
@@ -181,7 +182,7 @@ class FolderSource(ImageFiles):
 
 
 class UnlabelledFolder(ImageFiles):
-    """Images below a folder, in or out of class folders, whose label nobody knows.
+    """Images anywhere below a folder, without labels.
 
     Args:
         folder: searched to any depth; hidden files are not looked at.
@@ -213,14 +214,14 @@ class UnlabelledFolder(ImageFiles):
 
 
 class _Scan:
-    """What lies below folders: images by name, and how much of what else.
+    """Collects the images below folders, and counts other files.
 
     Args:
-        root: that the names are relative to.
+        root: the folder that the names are relative to.
 
     Attributes:
-        names: of images, folder by folder, sorted as text within each call of :meth:`below`.
-        passed_over: how many files are not images, by their ending.
+        names: paths of images, sorted within each call of :meth:`below`.
+        passed_over: number of files that are not images, by suffix.
     """
 
     def __init__(self, root: bytes) -> None:
@@ -233,12 +234,12 @@ class _Scan:
         self._whole = whole
 
     def below(self, relative: bytes) -> None:
-        """Take in everything below a folder."""
+        """Add everything below a folder."""
         start = len(self.names)
-        # the folder itself is above everything else, but not above itself
+        # the root counts as above every class folder, but not as above itself
         above = self._above - {_identity(self._root)} if not relative else self._above
         self._walk(relative, above)
-        # in the order of names, not in that of the file system
+        # sorted by name, because the order of the file system differs between machines
         self.names[start:] = sorted(self.names[start:])
 
     def _walk(self, relative: bytes, above: frozenset[tuple[int, int]]) -> None:
@@ -247,7 +248,7 @@ class _Scan:
         if place in above:
             self.passed_over[_LINK_UP] += 1
             return
-        # the same pictures under two labels
+        # otherwise the same pictures would have two labels
         if os.path.islink(folder) and self._is_read_anyway(folder):
             self.passed_over[_LINK_ACROSS] += 1
             return
@@ -261,7 +262,7 @@ class _Scan:
                 self.passed_over[_ending(name) or _NO_ENDING] += 1
 
     def _is_read_anyway(self, link: bytes) -> bool:
-        """Whether a link leads to what lies in the data: a class under the label of another."""
+        """Whether a link leads to another folder of the data, which is read under its own label."""
         leads_to = Path(os.fsdecode(os.path.realpath(link)))
         if self._whole not in leads_to.parents:
             return False
@@ -272,7 +273,7 @@ class _Scan:
 def split_folders(folder: Path) -> list[str]:
     """Names of the splits if a folder holds ``train/ val/ test/`` instead of classes."""
     folders = [os.fsdecode(name) for name, is_folder in _entries(os.fsencode(folder)) if is_folder]
-    # only if all are splits: a class may be called test
+    # only if all folders are splits, because a class may be called "test"
     if not folders or not all(name.lower() in SPLITS for name in folders):
         return []
     inner = (_entries(os.fsencode(folder / name)) for name in folders)
@@ -286,20 +287,20 @@ def _folder_classes(names: list[str], classes: Sequence[str] | None, spec: str) 
     unknown = [name for name in names if name not in set(given)]
     if unknown:
         raise DataError(
-            f"class folder {unknown[0]!r} in {spec} is none of the {len(given)} given classes; "
+            f"class folder {unknown[0]!r} in {spec} is not one of the {len(given)} given classes; "
             "add it to classes or move the folder away"
         )
     return given
 
 
 def _entries(folder: bytes) -> list[tuple[bytes, bool]]:
-    """Visible names in a folder, sorted as text, with whether each is a folder."""
+    """The visible names in a folder, sorted, and whether each is a folder."""
     try:
         with os.scandir(folder) as entries:
             listed = [(entry.name, _is_folder(entry)) for entry in entries]
     except OSError as err:
         raise DataError(_not_listed(folder, err)) from err
-    # hidden files, and what macOS adds to archives
+    # without hidden files, and without the folder that macOS adds to archives
     visible = [pair for pair in listed if not pair[0].startswith(b".") and pair[0] != b"__MACOSX"]
     return sorted(visible, key=lambda pair: os.fsdecode(pair[0]))
 
@@ -328,7 +329,7 @@ def _ending(name: bytes) -> str:
 
 
 def _said(passed_over: Counter[str], spec: str) -> Mapping[str, int]:
-    """What was passed over, after a warning if there is something."""
+    """The counts of files that were passed over, with a warning if there are any."""
     kinds = {kind: count for kind, count in passed_over.items() if count}
     total = sum(kinds.values())
     if total:
@@ -336,8 +337,8 @@ def _said(passed_over: Counter[str], spec: str) -> Mapping[str, int]:
         more = ", ..." if len(kinds) > 8 else ""
         files = "1 file was" if total == 1 else f"{total:,} files were"
         warn(
-            f"in {spec} {files} passed over: {', '.join(shown)}{more}; what is to count as a "
-            "picture has to end as one (.jpg, .png, .webp, ...) and lie in a class folder"
+            f"in {spec} {files} passed over: {', '.join(shown)}{more}; a picture must have the "
+            "suffix of one (.jpg, .png, .webp, ...) and be in a class folder"
         )
     return kinds
 
@@ -352,7 +353,7 @@ def _plural(kind: str, count: int) -> str:
 def _no_images(
     entries: list[tuple[bytes, bool]], passed_over: Counter[str], spec: str
 ) -> DataError:
-    """Why a folder is not one of class folders."""
+    """The error for a folder without any images in class folders."""
     loose = [_ending(name) for name, is_folder in entries if not is_folder]
     if EXTENSIONS & set(loose):
         return NoClassFoldersError(

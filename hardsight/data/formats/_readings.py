@@ -1,4 +1,4 @@
-"""Which value of a sample is its label, if several could be."""
+"""Check which value of a sample is its label, if several of them could be."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hardsight._checks import warn
 from hardsight.data.source import evenly_spaced, in_memory, states_kept
 from hardsight.errors import DataError
 
-_LOOKED_AT = 32  # samples
-_ENOUGH = 8  # of them that count up cannot be labels by chance
+_LOOKED_AT = 32  # samples that are checked
+_ENOUGH = 8  # this many consecutive numbers are an index, and not labels by chance
 _PLACES = ("second", "third", "fourth", "fifth", "sixth")
 _STEP = "yield (input, label), or a mapping with 'image' and 'label'"
 
@@ -22,18 +22,18 @@ _STEP = "yield (input, label), or a mapping with 'image' and 'label'"
 def check_reading(
     samples: Iterable[tuple[int, Any]], *, spec: str, listed: NDArray[Any] | None = None
 ) -> None:
-    """Look at samples with several whole numbers, of which the second value is read as the label.
+    """Check samples with several whole numbers, of which the second value is read as the label.
 
-    Nothing is said if the others are indices, or if the dataset lists its labels and they agree.
+    This warns if another value could be the label as well, unless the dataset lists its labels and
+    they agree with the second value.
 
     Args:
-        samples: positions and what a dataset yields there; no more are read than it takes to see
-            that there is no question.
+        samples: positions and samples of a dataset; reading stops as soon as the case is clear.
         spec: name of the data.
         listed: labels that the dataset lists, ``[N]``.
 
     Raises:
-        DataError: the second value is an index, or another one is the label that is listed.
+        DataError: the second value is an index, or the listed labels are those of another value.
     """
     found = list(_numbers(samples))
     if not found:
@@ -65,12 +65,12 @@ def check_reading(
 
 
 def evenly_spaced_samples(dataset: Any) -> Iterator[tuple[int, Any]]:
-    """Positions and what a map-style dataset yields there; what cannot be read is left out."""
+    """Positions and samples of a map-style dataset, without those that cannot be read."""
     for position in evenly_spaced(len(dataset), _LOOKED_AT):
         try:
             with states_kept(seed=position):
                 sample = dataset[position]
-        except (Exception, SystemExit):  # reading it for a run says so
+        except (Exception, SystemExit):  # reported when the run reads this example
             continue
         yield position, sample
 

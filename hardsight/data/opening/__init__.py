@@ -1,4 +1,4 @@
-"""From what a user names, or has in Python, to a source of examples or embeddings."""
+"""Open data that a user names, or has in Python, as a source of examples or embeddings."""
 
 from hardsight.data.opening._open import data_marks as data_marks
 from hardsight.data.opening._open import open_source as open_source

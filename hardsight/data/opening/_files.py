@@ -1,4 +1,4 @@
-"""From a file a user names to a source: arrays, embeddings, tables and lists."""
+"""Open a file that a user names: arrays, embeddings, tables and lists."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FORMS = (
 def idx_source(
     images: Path, text: str, options: Options, *, split_done: bool = False
 ) -> ExampleSource:
-    """Pictures of an idx file, with the labels that lie beside it unless others are named."""
+    """Pictures of an idx file, with the labels file beside it unless other labels are named."""
     options.refuse("class_weights", "bias", because="they belong to stored embeddings")
     if not split_done:
         options.refuse("split", because=f"{text} is a single file")
@@ -93,7 +93,7 @@ def _place_apart(options: Options, text: str) -> LabelPlace | None:
 def parquet_source(
     files: list[Path], text: str, options: Options, *, split_done: bool = False
 ) -> ExampleSource | EmbeddingSource:
-    """Texts, pictures, paths of pictures or embeddings: whichever the columns hold."""
+    """Texts, pictures, paths of pictures or embeddings, depending on the columns."""
     schema = common_schema(files)
     if options.are_sentences:
         return sentences_in({n: column_values(files, n) for n in schema.names}, text, options)
@@ -107,7 +107,7 @@ def parquet_source(
     if are_texts:
         options.images_only()
         return text_parquet(files, spec=text, **options.of_texts())
-    # a head was named, so the lists of numbers are embeddings
+    # if a head is named, lists of numbers are embeddings even beside a column of pictures
     may_be_pictures = options.class_weights is None and (has_images or not has_embeddings)
     if may_be_pictures and holds_paths(schema):
         options.images_only()
@@ -142,7 +142,7 @@ def parquet_source(
 
 
 def _root(files: list[Path], text: str) -> Path:
-    """What was named: a file, a folder, or the folder of a pattern's files."""
+    """The file or folder that was named; for a pattern, the folder of its files."""
     return files[0].parent if is_pattern(text) else existing(text)
 
 
@@ -168,7 +168,7 @@ def array_source(
     ids, alone = first("ids", "id"), arrays.get("")
     ids_array = None if ids is None else ids.whole()
     embeddings = first("embeddings", "embedding")
-    # a single matrix: pictures have at least three dimensions
+    # a single array is embeddings if it has two dimensions; pictures have at least three
     if embeddings is None and alone is not None and len(alone.shape) == 2:
         embeddings = alone
     if embeddings is not None:
@@ -189,7 +189,7 @@ def array_source(
 def array_place_of(
     arrays: dict[str, StoredArray], file: Path, text: str, options: Options
 ) -> LabelPlace | None:
-    """Where the labels of a file of arrays are; those in memory have no place."""
+    """Where the labels of a file of arrays are stored; ``None`` if they are in memory."""
     if options.labels is not None:
         return _place_apart(options, text)
     label = next(name for name in LABEL_NAMES if name in arrays)
@@ -207,10 +207,10 @@ def embedding_source(
     ids: Any = None,
     arrays: dict[str, StoredArray] | None = None,
 ) -> EmbeddingSource:
-    """Stored embeddings with their labels, and the head that lies in the file or is named."""
+    """Stored embeddings with their labels, and the head that is named or in the same file."""
     names = classes if options.classes is None else options.classes
     values = plain_array(labels, names=LABEL_NAMES, option="labels")
-    # EmbeddingSource will say so; the head cannot be looked for by a width that is not there
+    # without a width the head cannot be searched for; EmbeddingSource reports the wrong shape
     if len(rows.shape) != 2:
         width, least = 0, 0
     else:
@@ -225,7 +225,7 @@ def embedding_source(
         classes=None if names is None else len(names),
     )
     own = arrays or {}
-    # a head that was named goes before one in the file
+    # a head that was named takes precedence over one in the file
     if weights is None and "class_weights" in own:
         weights = own["class_weights"].whole()
         bias = own["bias"].whole() if "bias" in own else None

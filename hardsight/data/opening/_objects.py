@@ -1,4 +1,4 @@
-"""From what a user holds in Python to a source: datasets, loaders, frames, arrays, texts."""
+"""Open data that a user has in Python: datasets, loaders, data frames, arrays, texts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
     if isinstance(data, np.ndarray | torch.Tensor):
         return array_source({"": MemoryArray(in_memory(data))}, name, options)
     options.images_only()
-    # duck typing would work for a while, and then fail where a default is missing
+    # duck typing would work at first, and fail later in a method that has a default in the base
     if hasattr(data, "id_of") and hasattr(data, "fingerprint"):
         raise DataError(
             f"a {name} looks like a source of examples but is not one; derive {name} from "
@@ -81,7 +81,7 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
     options.refuse("split", because=f"a {name} is one split already")
     loading, loader = Loading(), None
     if isinstance(data, DataLoader):
-        # its sampler is looked at below, once the dataset has a length
+        # its sampler is read at the end, because that needs the length of the dataset
         loading, loader, data = _loading(data), data, data.dataset
         if loading.collate is None and hasattr(data, "without_index"):
             data = data.without_index()
@@ -108,7 +108,7 @@ def _frame(frame: Any, options: Options) -> ExampleSource:
     if options.text_column is not None or (
         options.image_column is None and not has_pictures and is_text_list(names)
     ):
-        # NaN of pandas is nothing, as an empty cell is
+        # NaN in pandas means an empty cell
         missing = frame.astype(object).where(frame.notna(), None)
         columns = {name: missing.iloc[:, at].to_list() for at, name in enumerate(names)}
         return text_columns(columns, spec=type(frame).__name__, **options.of_texts())

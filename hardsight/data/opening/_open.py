@@ -1,4 +1,4 @@
-"""From what a user names to a source of examples or embeddings."""
+"""Open what a user names as a source of examples or embeddings."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ from hardsight.selection import read_rows
 
 @dataclass(frozen=True)
 class Options:
-    """The keyword arguments of :func:`open_source`; what a form of data has no use for, raises."""
+    """The keyword arguments of :func:`open_source`; those a form of data cannot use, raise."""
 
     split: str | None
     labels: Any
@@ -95,22 +95,22 @@ class Options:
     max_tokens: int | None = None
     tokens: bool | None = None
     target: Any = None
-    labelled: bool = True  # texts may have no labels, if these play no part
+    labelled: bool = True  # False if labels are not needed, so texts may have none
 
     @property
     def are_sentences(self) -> bool:
-        """Whether tokens are to have rows, by the user's word."""
+        """Whether the user wants a row for each token."""
         return bool(self.tokens) or self.target is not None
 
     def of_texts(self) -> dict[str, Any]:
-        """What :func:`text_columns` takes."""
+        """The arguments of :func:`text_columns`."""
         return {
             "text": self.text_column, "label": self.label_column, "classes": self.classes,
             "split": self.split, "max_tokens": self.max_tokens, "labelled": self.labelled,
         }  # fmt: skip
 
     def check_used(self, source: Any) -> None:
-        """Raise if columns are named, and the data has none, or not of this kind."""
+        """Raise if columns are named that this kind of data does not have."""
         are_texts = isinstance(source, TextSource | SentenceSource)
         has_columns = are_texts or isinstance(source, ListedImages | CellSource | TarSource)
         if not has_columns:
@@ -123,12 +123,12 @@ class Options:
             self.refuse("classes", "labels", "label_column", because=theirs)
 
     def images_only(self) -> None:
-        """Raise if something was given that belongs to examples without labels, or embeddings."""
+        """Raise if an option was given that only makes sense for embeddings or bare arrays."""
         self.refuse("labels", because="these examples have labels of their own")
         self.refuse("class_weights", "bias", because="they belong to stored embeddings")
 
     def refuse(self, *names: str, because: str) -> None:
-        """Raise if an option that plays no part was given."""
+        """Raise if an option was given that has no effect here."""
         for name in names:
             if getattr(self, name) is not None:
                 raise OptionError(f"{name} cannot be used here: {because}")
@@ -152,7 +152,7 @@ def open_source(
     patch: str | os.PathLike[str] | Patch | Sequence[Any] | None = None,
     rows: Any = None,
 ) -> ExampleSource | EmbeddingSource:
-    """Labelled data, in any of the forms a user may name.
+    """Open labelled data, in any of the forms that can be named.
 
     ==============================  ==============================================================
     ``photos/``                     one folder per class, nested as you like
@@ -178,21 +178,21 @@ def open_source(
                                     ``bias``, ``ids``; also .npy, .safetensors, .parquet
     ==============================  ==============================================================
 
-    Each may be the URL of an object store (``s3://bucket/photos``), of which the files are copied
-    to this machine once. In Python also a torch ``Dataset`` or ``DataLoader``, a Hugging Face
+    Each may be the URL of an object store (``s3://bucket/photos``), whose files are copied to this
+    machine once. In Python, data can also be a torch ``Dataset`` or ``DataLoader``, a Hugging Face
     ``Dataset``, a pandas ``DataFrame`` with such columns (paths start from the working directory),
-    arrays with ``labels``, and a source such as :class:`DegradedSource` or :class:`MemorySource`.
-    Of a DataLoader, the dataset, ``collate_fn``, batch size and workers are used, and of its
-    sampler which examples it names: each is read once, in the dataset's own order, and keeps its
-    index in the dataset. A sampler that repeats examples is refused.
+    arrays with ``labels``, or a source such as :class:`DegradedSource` or :class:`MemorySource`.
+    For a DataLoader, the dataset, ``collate_fn``, batch size and workers are used. Its sampler only
+    selects examples: each is read once, in the order of the dataset, and keeps its index in the
+    dataset. A sampler that repeats examples is refused.
 
     Args:
         data: a name as above, or an object.
-        split: of data that has several; of a dataset by name also several, ``"photo+sketch"``.
-        labels: for arrays without: values, or a file that holds them.
+        split: the split to take; for a named dataset also several, ``"photo+sketch"``.
+        labels: labels for arrays without any: values, or a file that holds them.
         class_weights: head of stored embeddings, ``[C, D]``: values, a file (also a state dict, in
             which the head is found by its width), or ``FILE:NAME``.
-        bias: of the head, ``[C]``, in the same ways.
+        bias: bias of the head, ``[C]``, in the same forms.
         classes: names of the classes, position = label.
         data_root: folder with a folder per named dataset; by default the environment's
             ``HARDSIGHT_DATA``, else ``data/`` and the working directory. ``./cifar10`` is a path.
@@ -200,12 +200,14 @@ def open_source(
         label_column: column that holds the labels, if it has another name than ``label``.
         image_column: column that holds the paths of pictures, if it has another name than
             ``path``, or there are texts as well.
-        max_tokens: most tokens of a text that a model is to see; by default its own limit.
-        tokens: each token of the texts gets a row, by a language model, instead of each text.
+        max_tokens: largest number of tokens of a text that the model reads; by default its own
+            limit.
+        tokens: whether each token of the texts gets a row, by a language model, instead of each
+            text.
         target: translations whose tokens get a row each: a file with as many lines as ``data``,
             a column of the same table, or a list.
         patch: decisions about the labels, as a file or from :func:`hardsight.read_patch`; several
-            are laid over the data in their order. What nobody could tell keeps its label.
+            are applied in order. Examples whose class nobody could tell keep their label.
         rows: the examples to take, by their numbers in the data: a file of ``hardsight select``,
             another .parquet or .csv with a column ``index``, an .npy file, or an array of numbers
             or of booleans. They come in the order of the data and keep their numbers.
@@ -214,8 +216,8 @@ def open_source(
         An :class:`EmbeddingSource` for stored embeddings, else an :class:`ExampleSource`.
 
     Raises:
-        MissingDataError: nothing is there.
-        DataError: it cannot be used; the message says what to do.
+        MissingDataError: there is no such data.
+        DataError: the data cannot be used; the message says what to do.
         LabelError: labels are not class indices in ``[0, C)``.
         ShapeError: arrays do not fit each other.
         OptionError: an option has no meaning for this form of data.
@@ -231,11 +233,11 @@ def open_source(
         split, labels, class_weights, bias, classes, data_root, text_column, label_column,
         image_column, max_tokens, tokens or None, target,
     )  # fmt: skip
-    # each says what the examples are
+    # either column would contain the examples
     if text_column is not None and image_column is not None:
         raise OptionError("text_column and image_column both name the examples; leave one out")
     source = _opened(data, options)
-    for decisions in _patches(patch):  # decisions are about all of the data
+    for decisions in _patches(patch):  # before rows are chosen: a patch is about all of the data
         source = _with_patch(source, decisions)
     return source if rows is None else _with_rows(source, rows)
 
@@ -248,7 +250,7 @@ def _opened(data: Any, options: Options) -> ExampleSource | EmbeddingSource:
 
 
 def _patches(given: Any) -> list[Patch]:
-    """The patches that were named or given, in their order."""
+    """The patches in their order, read from files if they are named."""
     if given is None:
         return []
     if isinstance(given, str | os.PathLike | Patch):
@@ -275,18 +277,18 @@ def _with_patch(
 def reopened_source(
     data: str | os.PathLike[str], labels: Any, **options: Any
 ) -> ExampleSource | EmbeddingSource:
-    """The data of a table once more, to look at its examples.
+    """Open the data of a table again, to look at its examples.
 
-    Labels that were given apart from arrays are not known any more; those of the table stand in
-    for them.
+    A table does not record labels that were passed separately from arrays, so the labels of the
+    table are used in their place.
 
     Args:
-        data: what the table was made of.
-        labels: of the table, as numbers.
-        options: of :func:`open_source`.
+        data: the data that the table was made from.
+        labels: the labels of the table, as numbers.
+        options: options of :func:`open_source`.
 
     Raises:
-        DataError: it cannot be opened.
+        DataError: the data cannot be opened.
     """
     try:
         return open_source(data, **options)
@@ -296,7 +298,7 @@ def reopened_source(
         try:
             return open_source(data, labels=labels, **options)
         except HardsightError:
-            pass  # the first reason is the one to tell
+            pass  # the first error is the useful one
         raise
 
 
@@ -309,7 +311,7 @@ def unlabelled_source(
     text_column: str | None = None,
     max_tokens: int | None = None,
 ) -> ExampleSource | EmbeddingSource:
-    """Data whose labels play no part: images below a folder as they lie, or any other form.
+    """Open data whose labels are not needed: images in any folders, or any other form.
 
     Args:
         data: a folder of images, in class folders or not; texts with labels or without; or
@@ -322,7 +324,7 @@ def unlabelled_source(
     """
     is_file = isinstance(data, str | os.PathLike) and text_column is None
     if is_file and data not in DATASETS:
-        # a folder that is not one of class folders, parquet or idx files: pictures as they lie
+        # a folder without parquet, tar, idx or graph files: the pictures in it, at any depth
         folder = Path(data) / (split or "")
         patterns = ("*.parquet", f"*{TAR}", "*idx*", f"*{GRAPHS}")
         stored = (name for pattern in patterns for name in folder.glob(pattern))
@@ -343,7 +345,7 @@ def _with_rows(
     """The examples that a list of rows names."""
     if isinstance(source, ExampleSource) and source.is_stream:
         raise OptionError(f"rows cannot be used here: {source.spec} is a stream, without positions")
-    # numbers of numbers would be ambiguous
+    # row numbers could refer to this selection or to the whole data
     if source.numbers is not None:
         raise OptionError(
             f"rows cannot be used here: {source.spec} holds some rows of other data already, such "
@@ -361,7 +363,7 @@ def _with_rows(
 
 
 def data_marks(source: ExampleSource | EmbeddingSource) -> dict[str, str | None]:
-    """Fingerprints of the data a user named and of the rows chosen of it, if any were."""
+    """Fingerprints of the data that was named and of the rows chosen from it, if there are any."""
     if source.whole is None:
         return {"data": source.fingerprint(), "rows": None}
     assert source.numbers is not None
@@ -370,7 +372,7 @@ def data_marks(source: ExampleSource | EmbeddingSource) -> dict[str, str | None]
 
 
 def _named(text: str, options: Options) -> ExampleSource | EmbeddingSource:
-    if not text:  # as a path it would be the working folder
+    if not text:  # as a path, "" means the working folder
         raise OptionError(f"expected the name of data (--data), got an empty name; name {FORMS}")
     if text.startswith("builtin:"):
         return _builtin(text, options)
@@ -432,7 +434,7 @@ def _folder(folder: Path, text: str, options: Options) -> ExampleSource | Embedd
     shards = [file for file in sorted(folder.glob(f"*{TAR}")) if is_regular(file)]
     if shards:
         return tar_source(_of_split(shards, text, options.split), text, options, split_done=True)
-    # idx files before pictures: their names leave no doubt
+    # idx files before class folders: their names are unambiguous
     has_idx = any(IDX_NAME.search(entry.name) for entry in folder.iterdir())
     images = idx_images_in(folder, options.split) if has_idx else None
     if images is not None:
@@ -461,7 +463,7 @@ def _class_folders(folder: Path, text: str, options: Options) -> FolderSource:
 
 
 def _of_split(files: list[Path], text: str, split: str | None) -> list[Path]:
-    """The files of a split by the beginning of their names, as the hub names them."""
+    """The files of a split, by the beginning of their names, as on the Hugging Face hub."""
 
     def belongs(file: Path, name: str) -> bool:
         return file.stem == name or file.stem.startswith((f"{name}-", f"{name}_", f"{name}."))
@@ -481,7 +483,7 @@ def _of_split(files: list[Path], text: str, split: str | None) -> list[Path]:
 
 
 def _file(file: Path, text: str, options: Options) -> ExampleSource | EmbeddingSource:
-    """One file, by its ending and by what its columns are called."""
+    """Open one file, by its suffix and the names of its columns."""
     suffix = file.suffix.lower()
     is_list = suffix in (*JSON_SUFFIXES, *LIST_SUFFIXES)
     if suffix in LINE_SUFFIXES or (options.are_sentences and suffix != ".parquet"):
@@ -502,7 +504,9 @@ def _file(file: Path, text: str, options: Options) -> ExampleSource | EmbeddingS
     if suffix == TAR:
         return tar_source([file], text, options)
     if file.name.lower().endswith(PACKED_TAR):
-        raise DataError(f"{text} is compressed, so that it has no places to read from; unpack it")
+        raise DataError(
+            f"{text} is compressed, so single examples cannot be read from it; unpack it"
+        )
     if suffix in ARRAY_SUFFIXES:
         arrays = stored_arrays(file)
         source = array_source(arrays, text, options)
@@ -512,7 +516,7 @@ def _file(file: Path, text: str, options: Options) -> ExampleSource | EmbeddingS
 
 
 def _lists_texts(file: Path, text: str, options: Options) -> bool:
-    """Whether a list is one of texts: by the user's word, or by the names of its columns."""
+    """Whether a list holds texts: as the user says, or by the names of its columns."""
     if options.text_column is not None or options.image_column is not None:
         return options.text_column is not None
     return is_text_list(csv_cells(file, text)[0])

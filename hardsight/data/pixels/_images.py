@@ -1,7 +1,7 @@
-"""Image bytes to upright RGB or grey pictures, and pictures to thumbnails.
+"""Decode image files to upright RGB or grey pictures, and make thumbnails.
 
-Only formats that Pillow decodes by itself are opened: nothing in a file can start another program
-(an EPS file would call Ghostscript).
+Only formats that Pillow decodes by itself are opened, so that a file cannot start another program:
+an EPS file would call Ghostscript.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OTHERS = (".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".av
 EXTENSIONS = frozenset((*_COMMON, *_OTHERS))
 _FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
 MAX_PIXELS = 100_000_000
-"""Larger images are taken for decompression bombs: 300 MB as RGB."""
+"""Larger images, 300 MB as RGB, are refused as decompression bombs."""
 
 
 def decode_file(path: str | bytes | os.PathLike[str]) -> Image.Image:
@@ -34,7 +34,7 @@ def decode_file(path: str | bytes | os.PathLike[str]) -> Image.Image:
         BadExampleError: the file cannot be opened, is not a regular file, or is not an image.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block for ever
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block forever
             raise BadExampleError("not a regular file")
         with open(path, "rb") as file:
             return decode(file)
@@ -51,14 +51,14 @@ def decode(source: bytes | io.BufferedIOBase) -> Image.Image:
     the usual training pipelines.
 
     Raises:
-        BadExampleError: it is empty, truncated, no image, or larger than ``MAX_PIXELS``.
+        BadExampleError: it is empty, truncated, not an image, or larger than ``MAX_PIXELS``.
     """
     file = io.BytesIO(source) if isinstance(source, bytes | memoryview) else source
     if not file.read(1):
         raise BadExampleError("empty: 0 bytes")
     file.seek(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd metadata; what matters raises below
+        warnings.simplefilter("ignore")  # Pillow warns about odd metadata; real damage raises
         try:
             return _decoded(file)
         except BadExampleError:
@@ -72,7 +72,7 @@ def decode(source: bytes | io.BufferedIOBase) -> Image.Image:
 
 
 def thumbnail(content: Any, *, size: int = 96) -> bytes | None:
-    r"""A small picture of an example as PNG or JPEG bytes.
+    r"""A thumbnail of an example as PNG or JPEG bytes.
 
     Args:
         content: an image, or an array or tensor that looks like one: ``[H, W]``, ``[H, W, C]`` or
@@ -81,7 +81,7 @@ def thumbnail(content: Any, *, size: int = 96) -> bytes | None:
         size: largest width and height in pixels; smaller images keep theirs.
 
     Returns:
-        The smaller of PNG and JPEG, PNG for tiny images; ``None`` if it is not an image.
+        The smaller one of PNG and JPEG, and PNG for tiny images; ``None`` if it is not an image.
 
     Example:
         >>> import numpy as np
@@ -128,7 +128,7 @@ def _decoded(file: Any) -> Image.Image:
 def _upright(image: Image.Image) -> Image.Image:
     try:
         ImageOps.exif_transpose(image, in_place=True)
-    except Exception:  # unreadable EXIF says nothing about the orientation
+    except Exception:  # with unreadable EXIF data the orientation is unknown
         return image
     return image
 
@@ -150,7 +150,7 @@ def eight_bit(image: Image.Image) -> Image.Image:
 
 
 def _from_sixteen_bits(values: NDArray[Any]) -> Image.Image:
-    # 65535 / 257 = 255; add half of 257 to round
+    # 65535 / 257 = 255; adding 128, half of 257, rounds to the nearest value
     return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
 
 

@@ -1,14 +1,14 @@
-"""What is done to an example before a model sees it: one rule for every kind of data.
+"""Prepare examples for a model, by one rule for every kind of data.
 
 ================================================  =============================================
 pictures, and arrays of a file or of memory       all of the preprocessing
 8-bit tensors and arrays of a user's own dataset  the same: they are pixels of 0 to 255
-float tensors and arrays of such a dataset        what the user stated herself, else nothing
-vectors, text, anything else                      nothing; what is stated is refused
+float tensors and arrays of such a dataset        only what the user stated
+vectors, text, anything else                      nothing; stated options are refused
 ================================================  =============================================
 
-Floats on the scale 0 to 255 are refused, whichever way they come, unless ``white`` is stated.
-Everything here is done by pillow and numpy, so that loader processes need no torch.
+Floats on the scale 0 to 255 are always refused unless ``white`` is stated. Everything here is done
+with Pillow and numpy, so that loader processes do not need torch.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _FILTERS = {
     "box": Image.Resampling.BOX,
     "hamming": Image.Resampling.HAMMING,
 }
-_SLACK = 0.1  # how far resizing and noise may carry a pixel out of [0, 1]
-_LOOKED_AT = 64  # examples, in search of one that can be read
-_SAMPLED = 1024  # values of an example
-_BRIGHT = 32  # a byte above this is in every picture but the darkest
+_SLACK = 0.1  # how far resizing and noise may push a pixel out of [0, 1]
+_LOOKED_AT = 64  # examples that are tried, to find one that can be read
+_SAMPLED = 1024  # values that are looked at in an example
+_BRIGHT = 32  # every picture but the darkest has a byte above this
 _PLAIN = Preprocessing()
-_LATER = "resize_in_float"  # a field that earlier versions did not write
+_LATER = "resize_in_float"  # a field that older versions did not record
 
 
 class PixelOptions(NamedTuple):
-    """What a user says about the pixels of a model's inputs, over what the model says."""
+    """What the user says about the pixels of a model's inputs; it overrides the model."""
 
     size: int | tuple[int, int] | None = None
     mean: tuple[float, ...] | None = None
@@ -58,14 +58,14 @@ class PixelOptions(NamedTuple):
 
     @property
     def are_complete(self) -> bool:
-        """Whether nothing that matters is left to the model."""
+        """Whether the user has set everything that matters."""
         return None not in (self.size, self.mean, self.std)
 
     def stated(self) -> dict[str, Any]:
-        """Those that a user gave, checked.
+        """The options that the user gave, checked.
 
         Raises:
-            OptionError: one is outside its range.
+            OptionError: a value is outside its range.
         """
         values = {key: value for key, value in self._asdict().items() if value is not None}
         if isinstance(self.size, int):
@@ -93,16 +93,16 @@ class PixelOptions(NamedTuple):
 
 
 def wanted_preprocessing(known: Preprocessing, pixels: PixelOptions) -> Preprocessing:
-    """What the model wants, with the user's own values over it.
+    """The preprocessing of the model, with the options of the user applied.
 
     Raises:
-        OptionError: a value is outside its range, or a crop has no size to be one of.
+        OptionError: a value is outside its range, or there is a crop but no size.
     """
     changes = pixels.stated()
     if not changes:
         return known
     origin = f"{', '.join(changes)} as given; otherwise {known.origin}"
-    # what the model says of the size of its pictures has to give way as a whole
+    # a new size replaces everything that the model says about sizes and crops
     known = known.at_size(changes["size"]) if "size" in changes else known
     if "crop" in changes or "squash" in changes:  # which say all there is to say
         known = replace(known, resize=None, crop_first=False)
@@ -116,12 +116,12 @@ def wanted_preprocessing(known: Preprocessing, pixels: PixelOptions) -> Preproce
 
 
 def stated_preprocessing(preprocessing: Preprocessing | None) -> Preprocessing | None:
-    """A user's own preprocessing, marked as hers wherever it differs from the default."""
+    """A user's own preprocessing, with all values that differ from the default as ``stated``."""
     if preprocessing is None:
         return None
     plain = Preprocessing()
     names = [field.name for field in fields(plain)]
-    # a default that a user wrote out is still a default
+    # a value that equals the default counts as not stated, even if the user wrote it
     changed = [
         name
         for name in names
@@ -132,9 +132,9 @@ def stated_preprocessing(preprocessing: Preprocessing | None) -> Preprocessing |
 
 
 def decisive(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The values on record that decide what is done to an image, without where they come from.
+    """The recorded values that decide what is done to an image, without their origin.
 
-    ``resize_in_float`` only if it is on: earlier records, with which these are compared, lack it.
+    ``resize_in_float`` is included only if it is on, because older records do not have it.
 
     Example:
         >>> decisive({"mean": (0.5,), "origin": "mean as given", "stated": ("mean",)})
@@ -146,7 +146,7 @@ def decisive(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDArray[np.float32]:
-    r"""One picture as a model wants it.
+    r"""One picture as the input of a model.
 
     .. math:: x_c = \frac{p_c / p_\text{white} - \mathrm{mean}_c}{\mathrm{std}_c}
 
@@ -175,17 +175,17 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
     values = np.empty(planes.shape, dtype=np.float32)
     means, stds = _per_channel(how.mean, len(planes)), _per_channel(how.std, len(planes))
     for plane, value, mean, std in zip(planes, values, means, stds, strict=True):
-        # one plane at a time: several times quicker than broadcasting over strided channels
-        # one multiplication and one subtraction: (p / white - mean) / std
+        # plane by plane is several times faster than broadcasting over strided channels, and
+        # (p / white - mean) / std takes only one multiplication and one subtraction this way
         np.multiply(plane, np.float32(1 / (white * std)), out=value)
         value -= np.float32(mean / std)
     return values
 
 
 def raw_pixels(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDArray[Any]:
-    """One picture as :func:`model_input` has it before mean and std: in size and channels.
+    """One picture in the size and channels of :func:`model_input`, before mean and std.
 
-    Training keeps these, augments them on the device, and normalises there.
+    Training stores these pixels, and augments and normalises them on the device.
 
     Returns:
         ``[C, H, W]``: bytes of a picture or an 8-bit array, else float32 with white at 1.
@@ -357,7 +357,7 @@ def prepared(content: Any, how: Preprocessing, source: ExampleSource) -> Any:
 
 
 def applied_preprocessing(source: ExampleSource, how: Preprocessing) -> Preprocessing:
-    """What is really done to the examples of a source, for the record; from the first readable one.
+    """The preprocessing that is really applied to a source, judged by its first readable example.
 
     Warns if 8-bit tensors are divided by 255, or if tensors look as if they lacked the model's
     normalisation.

@@ -1,4 +1,4 @@
-"""What a source of examples is, and what every one needs: views, labels, fingerprints."""
+"""The base class of sources of examples, with views, labels and fingerprints."""
 
 from hardsight.data.source._contents import add_sample as add_sample
 from hardsight.data.source._contents import content_digest as content_digest

@@ -1,4 +1,4 @@
-"""Labels as class indices, from any form they were stored in."""
+"""Convert labels of any stored form to class indices."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 from hardsight.errors import DataError, LabelError, OptionError
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]+)?")
-# From here on, class indices without names are identifiers somebody stored as labels, unless
-# there are about as many examples.
+# class indices this large, without names, must be identifiers that were stored as labels, unless
+# there are about as many examples
 _MANY_CLASSES = 1_000_000
 
 
 def class_indices(
     values: Any, *, classes: Sequence[str] | None = None, where: str, least: int = 2
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as ``[N]`` class indices, with the names of the classes.
+    """Convert labels to ``[N]`` class indices, and return them with the names of the classes.
 
-    Integers are indices; floats too, when each is a whole number. Rows of a single 1 among zeros
-    are one-hot. Strings are looked up in ``classes``; without it, numbers written as text are
-    numbers, and other strings are numbered in sorted order.
+    Integers are indices, and so are floats that are whole numbers. Rows with a single 1 and
+    otherwise zeros are one-hot. Strings are looked up in ``classes``; without it, numbers written
+    as text are numbers, and other strings are numbered in sorted order.
 
     Args:
         values: one label per example.
         classes: names of the classes, position = label.
-        where: the labels' origin, for messages.
-        least: number of classes there must be.
+        where: where the labels come from, for error messages.
+        least: smallest allowed number of classes.
 
     Returns:
         Indices in ``[0, C)`` and ``C`` names; numbered names if none are known.
@@ -39,7 +39,7 @@ def class_indices(
     Raises:
         LabelError: a label is missing, negative, not a whole number, or beyond the last class; or
             two different strings are the same number.
-        DataError: there is one class only.
+        DataError: there is only one class.
 
     Example:
         >>> indices, names = class_indices(["dog", "cat", "dog"], where="labels.npy")
@@ -49,7 +49,7 @@ def class_indices(
     known = None if classes is None else class_names(classes)
     array = _one_per_example(values, where)
     if array.ndim == 2:
-        # a row of several labels is refused there
+        # this also refuses rows with several labels
         array, known = _from_one_hot(array, known, where)
     if array.dtype.kind in "OSU":
         array, known = _from_strings(array, known, where)
@@ -61,8 +61,8 @@ def class_indices(
     if len(known) < least:
         raise DataError(
             f"expected at least two classes, got only {known[0]!r} in {where}; hardness compares "
-            "an example's class with the others: if the model knows more, name them all by "
-            "classes=[...] (--classes)"
+            "an example's class with the others, so if the model knows more classes, name all of "
+            "them with classes=[...] (--classes)"
         )
     return indices, known
 

@@ -1,4 +1,4 @@
-"""The labels that people decided on, laid over a source."""
+"""Apply the decisions of a patch to the labels of a source while it is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CANNOT_TELL = ("keep", "drop")  # what to do with examples whose class nobody ca
 
 
 class Labelled(Protocol):
-    """What examples and stored embeddings have in common."""
+    """The part of the interface that examples and stored embeddings share."""
 
     spec: str
     classes: tuple[str, ...]
@@ -38,15 +38,15 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True)
 class FixedLabels:
-    """What a patch makes of the labels of a source.
+    """The labels of a source after a patch.
 
     Attributes:
-        labels: afterwards, ``[N]``.
-        kept: which examples stay, ``[N]``.
-        changed: positions of those that stay with another label.
-        unsure: positions of those that nobody could tell the class of, dropped or not.
-        classes: names, position = label; those that are new come last.
-        facts: for a record: what was done, with which patch, to which data.
+        labels: the labels, ``[N]``.
+        kept: whether each example is kept, ``[N]``.
+        changed: positions of kept examples with a changed label.
+        unsure: positions of examples whose class nobody could tell, whether kept or dropped.
+        classes: names, position = label; new ones come last.
+        facts: what was done, with which patch, to which data, for the record.
     """
 
     labels: NDArray[np.int64]

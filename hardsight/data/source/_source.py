@@ -1,4 +1,4 @@
-"""One example, what every source of examples can do, and fingerprints of where they lie."""
+"""The base class of all sources of examples, one example, and fingerprints of data."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ if TYPE_CHECKING:
 
     from hardsight.data.source._view import SourceView
 
+# what a fingerprint reads of a file or an array: enough to notice a change, without reading it all
 _SAMPLES, _SAMPLE_BYTES, _SAMPLE_ROWS = 16, 4096, 64
-_MARKED_BYTES, _MARKED_ROWS = 64, 4096  # of a row; at once
+_MARKED_BYTES, _MARKED_ROWS = 64, 4096  # bytes of a row that a mark reads; rows read at once
 _RANGE, _MOST_BRACED = re.compile(r"\{(\d+)\.\.(\d+)\}"), 1_000_000
 HUMAN_COUNTS = "human_counts"  # the column of how many people chose each class
 
 
 def in_memory(value: Any) -> NDArray[Any]:
-    """A tensor, sequence or array as an array in native byte order; bfloat16 widened to float32.
+    """Convert a tensor, sequence or array to an array in native byte order.
+
+    bfloat16 becomes float32.
 
     Raises:
-        DataError: some values of a masked array are masked, and what lies under the mask is not
-            the user's.
+        DataError: some values of a masked array are masked, and their numbers mean nothing.
     """
-    # a tensor by what it can do, so that torch is not imported for an array
+    # a tensor is recognised by its method, so that torch need not be imported
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
@@ -60,8 +62,8 @@ def existing(path: str | os.PathLike[str]) -> Path:
     """The path, with ``~`` expanded.
 
     Raises:
-        MissingDataError: nothing is there; the message names the part of the path that is.
-        DataError: it may not be looked at, or is a pipe or device, which would block.
+        MissingDataError: it does not exist; the message says up to where the path does.
+        DataError: it cannot be accessed, or is a pipe or device, reading which would block.
     """
     file = Path(path).expanduser()
     try:
@@ -79,7 +81,7 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
 
 def is_regular(file: Path) -> bool:
-    """Whether a path, or where its links lead, is a plain file: reading it ends."""
+    """Whether a path leads to a plain file; reading a pipe or a device might never end."""
     return stat.S_ISREG(file.stat().st_mode) if file.exists() else False
 
 
@@ -94,10 +96,10 @@ def check_listable(folder: Path) -> None:
 
 
 def matching(pattern: str) -> list[Path]:
-    """Files that match a glob pattern, sorted.
+    """The files that match a glob pattern, sorted.
 
     Raises:
-        MissingDataError: there are none.
+        MissingDataError: no file matches.
     """
     paths = (Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
     files = sorted(path for path in paths if path.is_file())
@@ -113,52 +115,52 @@ def braced(text: str) -> list[str]:
         >>> braced("train-{08..10}.tar")
         ['train-08.tar', 'train-09.tar', 'train-10.tar']
     """
-    found = _RANGE.search(text)
-    if found is None:
+    braces = _RANGE.search(text)
+    if braces is None:
         return [text]
-    first, last = found.groups()
+    first, last = braces.groups()
     if int(last) - int(first) >= _MOST_BRACED:
-        raise DataError(f"expected up to {_MOST_BRACED:,} files in {found.group()}, got more")
+        raise DataError(f"expected up to {_MOST_BRACED:,} files in {braces.group()}, got more")
     numbers = (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
-    before, behind = text[: found.start()], text[found.end() :]
+    before, behind = text[: braces.start()], text[braces.end() :]
     return [name for number in numbers for name in braced(f"{before}{number}{behind}")]
 
 
 def is_pattern(text: str) -> bool:
-    """Whether ``text`` must be a glob pattern: it has wildcards and names no file itself."""
+    """Whether ``text`` is a glob pattern: it has wildcards, and there is no file of that name."""
     # a folder may be called photos[1]
     return glob.has_magic(text) and not os.path.exists(os.path.expanduser(text))
 
 
 class Fingerprint:
-    """A SHA-256 over a few facts, each set off from the next."""
+    """A SHA-256 over several facts."""
 
     def __init__(self, kind: str) -> None:
         self._digest = hashlib.sha256()
         self.add(kind)
 
     def add(self, *facts: object) -> Fingerprint:
-        """Take in facts whose text describes them fully."""
+        """Add facts that their text describes completely."""
         for fact in facts:
-            # names of files may hold half of a surrogate pair
+            # file names that are not UTF-8 contain lone surrogates
             self._take(str(fact).encode("utf-8", "surrogatepass"))
         return self
 
     def add_names(self, names: Iterable[str]) -> Fingerprint:
-        """Take in names, such as those of the classes."""
-        # their number first: ["ab", "c"] is not ["a", "bc"]
+        """Add names, such as those of the classes."""
+        # their number first, so that two lists after each other cannot be read as one
         return self.add(len(names := list(names)), *names)
 
     def add_array(self, array: NDArray[Any]) -> Fingerprint:
-        """Take in a small array in full, such as the labels."""
+        """Add all of a small array, such as the labels."""
         self.add(array.shape, array.dtype)
-        # the bytes themselves, without a copy: labels may be a hundred million
+        # hash the buffer itself without a copy: there may be a hundred million labels
         flat = np.ascontiguousarray(array).reshape(-1)
         self._take(flat.view(np.uint8).data if flat.size else b"")
         return self
 
     def add_rows(self, array: Any) -> Fingerprint:
-        """Take in shape, dtype and evenly spaced rows of a large array, in memory or stored."""
+        """Add the shape, dtype and evenly spaced rows of a large array, in memory or stored."""
         self.add(array.shape, array.dtype)
         for row in evenly_spaced(array.shape[0], _SAMPLE_ROWS):
             rows = array.read(row, row + 1) if hasattr(array, "read") else array[row : row + 1]
@@ -166,12 +168,12 @@ class Fingerprint:
         return self
 
     def add_stamp(self, file: str | bytes | Path) -> Fingerprint:
-        """Take in size and time of the last change of a file; ``OSError`` if it is not there."""
+        """Add the size and modification time of a file; ``OSError`` if it does not exist."""
         facts = os.stat(file)
         return self.add(facts.st_size, facts.st_mtime_ns)
 
     def add_file(self, file: Path) -> Fingerprint:
-        """Take in size and evenly spaced pieces of a file, its end (a footer) among them."""
+        """Add the size and evenly spaced pieces of a file, including its end."""
         size = file.stat().st_size
         self.add(size)
         with file.open("rb") as source:
@@ -186,7 +188,7 @@ class Fingerprint:
         return self._digest.hexdigest()
 
     def _take(self, content: bytes | memoryview) -> None:
-        # the length in front of each: facts cannot run into each other
+        # the length before each fact: otherwise "ab", "c" and "a", "bc" would have the same digest
         self._digest.update(len(content).to_bytes(8, "little"))
         self._digest.update(content)
 
@@ -198,20 +200,20 @@ def evenly_spaced(length: int, count: int) -> list[int]:
         >>> evenly_spaced(100, 3)
         [0, 50, 99]
     """
-    # a set: of a short list the same position would come twice
+    # a set, because in a short list the same position would occur twice
     return sorted({round(x) for x in np.linspace(0, length - 1, min(count, length))})
 
 
 def row_marks(array: Any, *, most_bytes: int = 2**32) -> NDArray[np.int64] | None:
     """A number for every row of an array, in memory or stored, from evenly spaced bytes of it.
 
-    ``None`` if it has more bytes than can be read in passing.
+    ``None`` if the array is too large to read through quickly.
     """
     length, row_bytes = array.shape[0], array.dtype.itemsize * math.prod(array.shape[1:])
     if not 0 < length * row_bytes <= most_bytes:
         return None
     places = evenly_spaced(row_bytes, _MARKED_BYTES)
-    # a random projection: equal rows have equal marks, and others hardly ever do
+    # a random projection: equal rows have equal marks, and different rows almost never do
     weights = np.random.default_rng(0).integers(1, 2**40, len(places))
     marks = [np.empty(0, dtype=np.int64)]
     for start in range(0, length, _MARKED_ROWS):
@@ -244,14 +246,14 @@ class InputKind(ABC):
     A source without a kind holds pictures, arrays, or what a user's own dataset yields.
 
     Attributes:
-        name: in messages and metadata, such as ``"text"``.
+        name: its name in messages and metadata, such as ``"text"``.
         origin: what is done to examples before a model sees them, in words.
-        batches_at_once: how many batches are read together, so that examples of like length can
-            go through the model together; each still has its own row.
-        in_processes: whether loader processes are of use.
+        batches_at_once: number of batches that are read together, so that examples of similar
+            length can go through the model together; each still has its own row.
+        in_processes: whether loader processes help.
         task: what a model does with an example: ``"classify"`` it, or ``"predict"`` its tokens.
-        has_words: whether a tokenizer reads it.
-        has_one_shape: whether batches of equally many examples have the same shapes.
+        has_words: whether it needs a tokenizer.
+        has_one_shape: whether batches with the same number of examples have the same shape.
     """
 
     name: str
@@ -297,7 +299,7 @@ class InputKind(ABC):
         return None
 
     def without_padding(self) -> InputKind:
-        """The same kind for a model that does notice: only inputs of one length go together."""
+        """The same kind for a model that padding affects: batches have inputs of one length."""
         return self
 
     def spread(self, contents: list[Any]) -> Spread | None:
@@ -368,18 +370,18 @@ class Loading:
 
 @dataclass(frozen=True)
 class LabelPlace:
-    """Where the labels of a source are stored, for whoever writes a corrected copy.
+    """Where the labels of a source are stored, which is needed to write a corrected copy.
 
     Attributes:
         form: ``"folder"``, ``"list"``, ``"lines"``, ``"parquet"``, ``"idx"`` or ``"arrays"``.
-        files: that hold the labels, in order; of class folders the folder.
+        files: the files with the labels, in order; for class folders, their parent folder.
         root: what the user named: a folder, or the file itself.
-        name: of the column or array with the labels.
-        rows: of the stored labels that the source has, ``[N]``, if it does not have all.
+        name: name of the column or array with the labels.
+        rows: rows of the stored labels that the source has, ``[N]``, if it does not have all.
         per_example: names of other arrays with a row per example.
-        paths: name of the column with the paths of pictures, if that is what is stored.
-        beside: further files that belong to the data, such as the pictures of idx files.
-        is_apart: the labels have a file of their own, and the examples lie elsewhere.
+        paths: name of the column with the paths of pictures, if the data has paths.
+        beside: other files of the data, such as the pictures of idx files.
+        is_apart: whether the labels are in a file of their own, apart from the examples.
     """
 
     form: str
@@ -394,30 +396,31 @@ class LabelPlace:
 
 
 class ExampleSource(ABC):
-    """Labelled examples by position; may be sent to loader workers.
+    """Labelled examples by position; must be picklable to be sent to loader workers.
 
-    A source of your own derives from this class and defines ``spec``, ``classes``, ``__len__``,
-    ``__getitem__`` and ``fingerprint``. Everything else has a default.
+    To write a source of your own, derive from this class and define ``spec``, ``classes``,
+    ``__len__``, ``__getitem__`` and ``fingerprint``. Everything else has a default.
 
     Attributes:
-        spec: as the user named it; the class name of a Python object.
-        classes: names, position = label; empty if a user's dataset does not tell.
+        spec: the data as the user named it; for a Python object, the name of its class.
+        classes: names, position = label; empty if a user's dataset does not name them.
         loading: settings of the DataLoader that the data came in.
-        images: all pictures, uint8 ``[N, H, W]`` or ``[N, H, W, 3]``, if they lie decoded in
+        images: all pictures, uint8 ``[N, H, W]`` or ``[N, H, W, 3]``, if they are decoded in
             memory.
-        numbers: position of every example in what the user named, ascending, ``[N]``, if that is
-            not its position here: those that a DataLoader's sampler picks.
-        whole: the data that rows were chosen from, if ``rows=`` did so.
-        passed_over: what lies beside the examples and is not one of them, as ``{kind: count}``.
-        is_stream: reading starts at the first example every time.
-        is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
-        stored_form: what :meth:`stored_bytes` gives, rows of an array or files; examples of two
-            forms cannot be compared.
-        has_files: every example is a file of its own, which :meth:`file_of` names.
-        kind: of input; ``None`` for pictures, arrays, and what a user's own dataset yields.
-        shown: the same examples as people see them, if they are something else here, such as texts
-            that were made into tokens.
-        label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
+        numbers: position of every example in the data that was named, ascending, ``[N]``, if it
+            differs from the position here, as for the sampler of a DataLoader.
+        whole: the data that rows were chosen from with ``rows=``.
+        passed_over: files beside the examples that are not examples, as ``{kind: count}``.
+        is_stream: whether reading starts at the first example every time.
+        is_model_ready: whether tensors and arrays of a user's own dataset are already the model's
+            inputs.
+        stored_form: what :meth:`stored_bytes` returns, rows of an array or files; examples of
+            different forms cannot be compared.
+        has_files: whether every example is a file of its own, see :meth:`file_of`.
+        kind: kind of input; ``None`` for pictures, arrays, and what a user's own dataset yields.
+        shown: the same examples as people see them, if they are different here, such as texts that
+            were turned into tokens.
+        label_place: where the labels are stored; ``None`` if they are not in a file of the user.
         patches: facts about the patches that changed its labels, in their order.
     """
 
@@ -447,12 +450,12 @@ class ExampleSource(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """SHA-256 that changes when the data does, without reading all of it."""
+        """A SHA-256 that changes if the data changes, computed without reading all of it."""
         ...
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Class indices, ``[N]``, read once; decodes the examples only if nothing lists them."""
+        """Class indices, ``[N]``, read once; by default this decodes every example."""
         return np.array([self[index].label for index in range(len(self))], dtype=np.int64)
 
     @property
@@ -460,14 +463,14 @@ class ExampleSource(ABC):
         """``classes``, or numbers up to the highest label if the data does not name them.
 
         Raises:
-            LabelError: labels are so few and so high that they must be identifiers.
+            LabelError: labels are so few and so large that they must be identifiers.
         """
         from hardsight.data.source._labels import numbered_names
 
         return self.classes or numbered_names(self.labels, f"the labels of {self.spec}")
 
     def label_of(self, index: int) -> int:
-        """Label of the example, without decoding it if the source can."""
+        """Label of the example, without decoding it if possible."""
         return int(self.labels[index])
 
     def id_of(self, index: int) -> str:
@@ -494,12 +497,12 @@ class ExampleSource(ABC):
 
     @property
     def num_rows(self) -> int:
-        """How many rows a table of it has: one per example, unless its kind has several."""
+        """Number of rows in a table of this data: one per example, or more for some kinds."""
         return len(self)
 
     @property
     def row_columns(self) -> dict[str, Any]:
-        """Columns that a table of it has beside those of every table, as arrays of pyarrow."""
+        """Additional columns for a table of this data, as arrays of pyarrow."""
         return {}
 
     @property
@@ -508,7 +511,7 @@ class ExampleSource(ABC):
         return len(self) if self.numbers is None else int(self.numbers[-1]) + 1
 
     def position_of(self, number: int) -> int:
-        """Where the example is that has this number; see ``numbers``."""
+        """The position of the example with this number; see ``numbers``."""
         return number if self.numbers is None else int(np.searchsorted(self.numbers, number))
 
     def file_of(self, index: int) -> Path:
@@ -520,10 +523,11 @@ class ExampleSource(ABC):
         raise DataError(f"the examples of {self.spec} are not files of their own")
 
     def stored_marks(self) -> NDArray[np.int64] | None:
-        """A number for every example, ``[N]``, equal if the same bytes are stored.
+        """A number for every example, ``[N]``, that is equal if the same bytes are stored.
 
-        Found without decoding, such as the size of a file, so that others may have it too. Negative
-        if there is nothing to compare. ``None`` if a source cannot tell.
+        It is computed without decoding, such as the size of a file, so different examples may have
+        the same number. It is negative if there is nothing to compare. ``None`` if a source cannot
+        tell.
         """
         return None if self.images is None else row_marks(self.images)
 
@@ -546,16 +550,16 @@ class ExampleSource(ABC):
     def hold_to(self, marks: Mapping[int, str], *, every: int) -> None:  # noqa: B027 (a default)
         """Compare what is read of a stream with what was read of it before.
 
-        Its fingerprint is that of its first examples, so that it cannot tell two streams that begin
-        alike. Of other sources the fingerprint tells all there is to tell.
+        The fingerprint of a stream only covers its first examples, so it is the same for two
+        streams that begin alike. For other sources the fingerprint is enough.
 
         Args:
-            marks: from :meth:`mark_at`, by position.
-            every: after how many examples there is to be a mark.
+            marks: marks from :meth:`mark_at`, by position.
+            every: number of examples between two marks.
         """
 
     def mark_at(self, position: int) -> str | None:
-        """A digest of all examples of a stream before ``position``, once they were read."""
+        """A digest of all examples of a stream before ``position``, once they have been read."""
         return None
 
     def subset(self, rows: ArrayLike) -> ExampleSource:
@@ -595,7 +599,7 @@ class ExampleSource(ABC):
         return other
 
     def without_labels(self) -> ExampleSource:
-        """The same examples with labels that nobody can read: each is -1."""
+        """The same examples with every label replaced by -1."""
         return self._view(labels=np.full(len(self), -1))
 
     def _view(self, **changes: Any) -> SourceView:

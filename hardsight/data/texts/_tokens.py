@@ -330,8 +330,8 @@ def _padding(tokenizer: Any, model: Any) -> int:
     if own is None or (knows and wanted is None):
         who = "the tokenizer" if own is None else "the config"
         raise ModelError(
-            f"{who} of {type(model).__name__} has no padding token, so that texts of different "
-            "length cannot share a batch; set one, tokenizer.pad_token = tokenizer.eos_token, and "
+            f"{who} of {type(model).__name__} has no padding token, so texts of different length "
+            "cannot share a batch; set one, tokenizer.pad_token = tokenizer.eos_token, and "
             "the model's, model.config.pad_token_id = tokenizer.pad_token_id, and save both"
         )
     return int(wanted if wanted is not None else own)

@@ -28,11 +28,11 @@ _ROWS = 4096  # of an array that are held in memory
 def write_arrays(
     source: ExampleSource | EmbeddingSource, fixed: FixedLabels, target: Path
 ) -> list[str]:
-    """The same arrays with other labels; if examples are left out, without their rows.
+    """Write the same arrays with corrected labels, and without the rows of dropped examples.
 
     Raises:
-        PatchError: rows would have to be left out of arrays that nothing is known about, or of
-            labels that lie apart from their examples.
+        PatchError: rows would have to be removed from unknown arrays, or from labels that are
+            stored apart from their examples.
     """
     place = source.label_place
     assert place is not None
@@ -66,8 +66,9 @@ def _check_droppable(source: Any, arrays: dict[str, StoredArray]) -> None:
     place, length = source.label_place, len(source)
     if place.is_apart:
         raise PatchError(
-            f"examples cannot be left out of {place.files[0].name} alone, since they lie in "
-            f"{source.spec}; keep what cannot be told (--cannot-tell keep), or store them together"
+            f"examples cannot be left out of {place.files[0].name} alone, because they are stored "
+            f"in {source.spec}; keep them with --cannot-tell keep, or store labels and examples "
+            "together"
         )
     # a head has as many rows as there are classes, which may be as many as examples
     known = {place.name, *place.per_example, "class_weights", "bias"}
@@ -77,14 +78,14 @@ def _check_droppable(source: Any, arrays: dict[str, StoredArray]) -> None:
     ]  # fmt: skip
     if unsure:
         raise PatchError(
-            f"cannot tell whether {unsure[0]!r} of {place.files[0].name} has a row per example, of "
-            "which some would be left out; keep what cannot be told (--cannot-tell keep), or store "
-            "it elsewhere"
+            f"cannot tell whether {unsure[0]!r} of {place.files[0].name} has a row per example, "
+            "some of which would have to be left out; keep them with --cannot-tell keep, or store "
+            "this array elsewhere"
         )
 
 
 def kept_rows(array: StoredArray, kept: NDArray[np.bool_]) -> Iterator[NDArray[Any]]:
-    """The rows that stay, a few at a time."""
+    """The rows that are kept, a few at a time."""
     for start in range(0, array.shape[0], _ROWS):
         stop = min(start + _ROWS, array.shape[0])
         yield np.ascontiguousarray(array.read(start, stop)[kept[start:stop]])
@@ -128,7 +129,7 @@ def _write_safetensors(
     file: Path, target: Path, name: str, labels: NDArray[Any], cut: set[str],
     kept: NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """Bytes as they are, so that every type travels, also those that numpy does not know."""
+    """Copy bytes without decoding them, since numpy does not know all types, such as bfloat16."""
     with file.open("rb") as source, target.open("wb") as sink:
         length = int.from_bytes(source.read(8), "little")
         header = json.loads(source.read(length))

@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from hardsight.data.formats import FolderSource
     from hardsight.data.source import FixedLabels
 
-RECORD = ".hardsight-patch.json"  # in a copy: what was done to it
+RECORD = ".hardsight-patch.json"  # in a copy: what was done; it also marks a folder as ours
 _SEP = os.fsencode(os.sep)
 
 
 def write_folder(source: FolderSource, fixed: FixedLabels, target: Path, links: Links) -> list[str]:
-    """Every picture in the folder of its class; other visible files as they are.
+    """Write every picture into the folder of its class, and other visible files as they are.
 
-    A picture keeps its path below the class folder. If that is taken, its old class is added to its
-    name. Class folders that lose all of their pictures stay, since every folder is a class.
+    A picture keeps its path below the class folder. If that path is taken, its old class is added
+    to its name. Class folders without pictures are kept, because every folder is a class.
 
     Args:
-        source: to copy.
-        fixed: its labels.
+        source: the folder to copy.
+        fixed: its corrected labels.
         target: an empty folder.
-        links: puts files there.
+        links: links or copies files.
 
     Returns:
-        what was done, in words.
+        notes about the copy.
 
     Raises:
         PatchError: a class cannot be the name of a folder.
@@ -40,7 +40,7 @@ def write_folder(source: FolderSource, fixed: FixedLabels, target: Path, links: 
     place = source.label_place
     assert place is not None
     root, inside = os.fsencode(place.root), os.fsencode(place.files[0])
-    # a split that was named lies below the folder that is copied
+    # a split is a folder below the one that is copied
     classes_at = os.path.normpath(os.path.join(os.fsencode(target), os.path.relpath(inside, root)))
     tops = _class_folders(source, fixed, inside)
     for top in tops.values():
@@ -57,7 +57,7 @@ def write_folder(source: FolderSource, fixed: FixedLabels, target: Path, links: 
     renamed = 0
     for at in fixed.changed.tolist():
         wanted = _moved(names[at], tops[int(fixed.labels[at])])
-        # the old class in the name: a reader can see where it came from
+        # the old class in the name shows where the picture came from
         free = _free(wanted, names[at].split(_SEP)[0], taken, classes_at)
         renamed += free != wanted
         taken.add(_key(free))
@@ -65,8 +65,8 @@ def write_folder(source: FolderSource, fixed: FixedLabels, target: Path, links: 
     notes = links.notes()
     if renamed:
         notes.append(
-            f"{renamed:,} pictures had a name that was taken in their new folder: their old class "
-            "was added to it"
+            f"{renamed:,} pictures had a name that was taken in their new folder, so their old "
+            "class was added to it"
         )
     if hidden or left_out:
         notes.append(f"{hidden + left_out:,} hidden files and links were left out")
@@ -74,11 +74,11 @@ def write_folder(source: FolderSource, fixed: FixedLabels, target: Path, links: 
 
 
 def _class_folders(source: FolderSource, fixed: FixedLabels, inside: bytes) -> dict[int, bytes]:
-    """The folder of every class: the one that there is, else one of its name."""
+    """The folder of every class: the existing one, or a new one with its name."""
     folders = {}
     with os.scandir(inside) as entries:
         for entry in entries:
-            # as FolderSource reads names, so that they can be compared
+            # decoded as in FolderSource, so that the names can be compared
             name = entry.name.decode("utf-8", "backslashreplace")
             if name in source.classes and entry.is_dir():
                 folders[source.classes.index(name)] = entry.name
@@ -89,10 +89,10 @@ def _class_folders(source: FolderSource, fixed: FixedLabels, inside: bytes) -> d
 
 
 def _folder_name(name: str) -> bytes:
-    """A class as the name of a folder in the copy, and nowhere else.
+    """The name of a class as the name of a folder, which must be inside the copy.
 
     Raises:
-        PatchError: it would lie elsewhere, or would not be read as a class.
+        PatchError: the folder would be outside of the copy, or would not be read as a class.
     """
     is_hidden = name.startswith(".") or name == "__MACOSX"
     if not name or is_hidden or set(name) & set("/\\\0:") or not name.isprintable():
@@ -104,7 +104,7 @@ def _folder_name(name: str) -> bytes:
 
 
 def _other_files(root: bytes, own: set[bytes], target: bytes, links: Links) -> tuple[int, int]:
-    """Place what is not an example; how many hidden files and links were not."""
+    """Place files that are not examples, and count the hidden files and links left out."""
     hidden = left_out = 0
     for folder, folders, files in os.walk(root):
         for name in list(folders):
@@ -132,10 +132,10 @@ def _moved(name: bytes, top: bytes) -> bytes:
 
 
 def _free(wanted: bytes, old: bytes, taken: set[bytes], classes_at: bytes) -> bytes:
-    """The path, or one with the old class in its name that nothing else has."""
+    """The path itself, or a free one with the old class in its name."""
     stem, ending = os.path.splitext(wanted)
     free, number = wanted, 1
-    # also what lies there already, such as another file of that name
+    # lexists: files that are not examples may have been placed there already
     while _key(free) in taken or os.path.lexists(os.path.join(classes_at, free)):
         more = b"" if number == 1 else b"-%d" % number
         free, number = stem + b"-from-" + old + more + ending, number + 1
@@ -143,5 +143,5 @@ def _free(wanted: bytes, old: bytes, taken: set[bytes], classes_at: bytes) -> by
 
 
 def _key(name: bytes) -> bytes:
-    """What two names share on a file system that does not tell capitals."""
+    """A key that is equal for names that differ only in case, as on macOS and Windows."""
     return os.fsencode(os.fsdecode(name).casefold())

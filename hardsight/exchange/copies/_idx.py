@@ -24,7 +24,7 @@ _CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 
 
 def write_idx(source: ExampleSource, fixed: FixedLabels, target: Path, links: Links) -> list[str]:
-    """Both files under their names in a folder; other files of the folder as they are."""
+    """Write both files under their names into a folder, and its other files as they are."""
     place = source.label_place
     assert place is not None
     (labels_file,), (images,) = place.files, place.beside
@@ -40,7 +40,7 @@ def write_idx(source: ExampleSource, fixed: FixedLabels, target: Path, links: Li
         shape = (int(fixed.kept.sum()), *pictures.shape[1:])
         _write(target / images.name, pictures, shape, kept_rows(pictures, fixed.kept))
     if place.root.is_dir():
-        # the same labels packed and unpacked: what is not corrected must not be read instead
+        # if labels are there both packed and unpacked, the old ones must not be read by mistake
         written = {_unpacked(file) for file in (labels_file, images)}
         for file in sorted(place.root.iterdir()):
             is_plain = file.is_file() and not file.name.startswith(".")
@@ -57,7 +57,7 @@ def _write(
     file: Path, array: StoredArray | NDArray[Any], shape: tuple[int, ...], parts: Any
 ) -> None:
     dtype = array.dtype
-    # numpy's code without its byte order, which idx fixes
+    # numpy's code without its byte order, which is always big-endian in idx
     code = _CODES[dtype.str[1:]]
     with _sink(file) as sink:
         sink.write(bytes([0, 0, code, len(shape)]))

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def write_lines(source: ExampleSource, fixed: FixedLabels, target: Path) -> list[str]:
-    """The same lines with other labels; a line whose label stays is the same to the byte.
+    """Write the same lines with corrected labels; lines with the same label are copied exactly.
 
     Args:
-        source: to copy.
-        fixed: its labels.
+        source: the data to copy.
+        fixed: its corrected labels.
         target: file to write.
 
     Returns:
-        what was done, in words.
+        notes about the copy.
     """
     place = source.label_place
     assert place is not None
     lines = place.files[0].read_bytes().splitlines(keepends=True)
-    filled = [at for at, line in enumerate(lines) if line.strip()]  # what is blank is not a row
+    filled = [at for at, line in enumerate(lines) if line.strip()]  # blank lines are not rows
     own = np.arange(len(filled)) if place.rows is None else place.rows
     objects = {at: json.loads(lines[filled[at]].decode("utf-8-sig")) for at in own.tolist()}
     raw = [objects[at][place.name] for at in own.tolist()]

@@ -1,4 +1,4 @@
-"""Files of a copy: hard links if the file system has them, else copies."""
+"""Put files into a copy: as hard links if the file system has them, otherwise as copies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Links:
     """Puts files into a copy, and counts how.
 
     Attributes:
-        copies_only: copy every file, so that the two trees share nothing.
-        linked: how many are hard links.
-        copied: how many are copies.
-        unreadable: how many could not be read, such as links that lead nowhere.
+        copies_only: whether to copy every file, so that the two folders share nothing.
+        linked: number of hard links.
+        copied: number of copies.
+        unreadable: number of files that could not be read, such as broken links.
     """
 
     copies_only: bool = False
@@ -25,7 +25,7 @@ class Links:
     unreadable: int = 0
 
     def place(self, file: bytes | Path, target: bytes | Path) -> None:
-        """The file, or what a link leads to, under another name."""
+        """Put a file, or the target of a symbolic link, under another name."""
         content, place = os.path.realpath(os.fsdecode(file)), os.fsdecode(target)
         if not os.path.isfile(content):
             self.unreadable += 1
@@ -36,7 +36,7 @@ class Links:
                 os.link(content, place)
             except FileExistsError:
                 raise
-            except OSError:  # another disk, or a file system without links: all are copied
+            except OSError:  # another disk, or a file system without hard links: copy all files
                 self.copies_only = True
             else:
                 self.linked += 1
@@ -45,15 +45,15 @@ class Links:
         self.copied += 1
 
     def notes(self) -> list[str]:
-        """What was done, in words."""
-        said = []
+        """Notes for the user about links, copies and unreadable files."""
+        notes = []
         if self.linked:
-            said.append(
-                f"{self.linked:,} files are hard links: they take no room, and one that is edited "
-                "in place changes in both folders; --copy makes copies"
+            notes.append(
+                f"{self.linked:,} files are hard links: they take no space, but a file that is "
+                "edited in place changes in both folders; use --copy for copies"
             )
         if self.copied:
-            said.append(f"{self.copied:,} files are copies")
+            notes.append(f"{self.copied:,} files are copies")
         if self.unreadable:
-            said.append(f"{self.unreadable:,} files cannot be read and are left out")
-        return said
+            notes.append(f"{self.unreadable:,} files cannot be read and are left out")
+        return notes

@@ -21,16 +21,16 @@ _MARK = "\ufeff"  # which some spreadsheets write before the first name
 
 
 def write_list(source: ExampleSource, fixed: FixedLabels, target: Path, out: Path) -> list[str]:
-    """The same lines with other labels; paths lead to the same pictures.
+    """Write the same lines with corrected labels, and paths that lead to the same pictures.
 
     Args:
-        source: to copy.
-        fixed: its labels.
+        source: the data to copy.
+        fixed: its corrected labels.
         target: file to write.
-        out: where it will lie, from which relative paths start.
+        out: the final place of the file, from which relative paths start.
 
     Returns:
-        what was done, in words.
+        notes about the copy.
     """
     place = source.label_place
     assert place is not None
@@ -65,18 +65,18 @@ def write_list(source: ExampleSource, fixed: FixedLabels, target: Path, out: Pat
 
 
 def _rebase(rows: list[list[str]], path: int, file: Path, out: Path) -> int:
-    """Let the paths of rows start from the copy; how many became others."""
+    """Make the paths of rows relative to the copy, and return how many changed."""
     count = 0
     for row in rows:
         there = rebased_path(row[path].strip(), file, out)
         count += there != row[path].strip()
-        # a path that stays keeps its spaces
+        # a path that does not change keeps the spaces around it
         row[path] = there if there != row[path].strip() else row[path]
     return count
 
 
 def rebased_path(path: str, file: Path, out: Path) -> str:
-    """A path in a list, from the folder of a copy of it: it leads to the same picture."""
+    """A path of a list, relative to the folder of its copy, that leads to the same picture."""
     before, after = file.parent.resolve(), out.parent.resolve()
     if os.path.isabs(path) or before == after:
         return path
@@ -87,5 +87,5 @@ def rebased_path(path: str, file: Path, out: Path) -> str:
 
 
 def said_of_paths(count: int) -> str:
-    """That paths are others in the copy, in words."""
-    return f"{count:,} paths were changed so that they lead to the same pictures from the new place"
+    """A note that paths were changed."""
+    return f"{count:,} paths were changed to lead to the same pictures from the new place"

@@ -29,17 +29,17 @@ def write_parquet_copy(
     out: Path,
     links: Links,
 ) -> list[str]:
-    """The same rows with other labels; all other columns and the metadata as they are.
+    """Write the same rows with corrected labels; other columns and the metadata stay as they are.
 
     Args:
-        source: to copy.
-        fixed: its labels.
-        target: file to write, or folder if a folder or several files are copied.
-        out: where it will lie, from which relative paths start.
-        links: puts the other files of a folder there.
+        source: the data to copy.
+        fixed: its corrected labels.
+        target: the file to write, or a folder if a folder or several files are copied.
+        out: the final place, from which relative paths start.
+        links: links or copies the other files of a folder.
 
     Returns:
-        what was done, in words.
+        notes about the copy.
     """
     place = source.label_place
     assert place is not None
@@ -51,7 +51,7 @@ def write_parquet_copy(
         raw[int(own[at])] = values[int(fixed.labels[at])]
     keep = np.ones(len(raw), np.bool_)
     keep[own[~fixed.kept]] = False
-    # classes that nobody has any more need no name
+    # names of classes that no example has any more are not added
     most = int(fixed.labels[fixed.kept].max(initial=-1))
     start = rebased = 0
     for file in place.files:
@@ -59,7 +59,7 @@ def write_parquet_copy(
         lies = out if place.root.is_file() else out / file.relative_to(place.root)
         to.parent.mkdir(parents=True, exist_ok=True)
         copy = _Copy(file, lies, place, fixed.classes[: most + 1])
-        # labels of all files are one list; each file takes its part
+        # ``raw`` has the labels of all files; each file takes its part
         start += copy.write(to, raw[start:], keep[start:])
         rebased += copy.rebased
     notes = [said_of_paths(rebased)] if rebased else []
@@ -88,10 +88,10 @@ class _Copy:
         self.rebased = 0
 
     def write(self, target: Path, raw: list[Any], keep: Any) -> int:
-        """Write the rows that stay with labels from ``raw``; the number of rows there were."""
+        """Write the kept rows with labels from ``raw``, and return how many rows the file had."""
         with open_parquet(self._file) as opened:
             schema = _with_classes(opened.schema_arrow, self._place.name, self._classes)
-            # packed as it was
+            # the compression of the original
             packed = opened.metadata.row_group(0).column(0).compression if opened.num_row_groups \
                 else "snappy"  # fmt: skip
             done = 0
@@ -121,7 +121,7 @@ class _Copy:
             pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0
         ):
             return rows
-        # only a picture that is not stored in the file is looked for at its path
+        # paths only matter for pictures that are not stored in the file itself
         cells = rows.column(at)
         if not is_plain and not _lack_bytes(cells):
             return rows

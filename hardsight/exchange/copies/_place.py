@@ -1,4 +1,4 @@
-"""Where a result comes to lie: as a whole or not at all, and never over what is not ours."""
+"""Put a result in place completely or not at all, and never over files of somebody else."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _PARTIAL = ".tmp-"
 
 @contextmanager
 def staged(out: Path, overwrite: bool) -> Iterator[Path]:
-    """A path to write to, which takes the place of ``out`` at the end; an error leaves nothing.
+    """A path to write to, which replaces ``out`` at the end; after an error nothing is left.
 
     Raises:
-        RunExistsError: something is there that is not to be replaced.
-        RunLockedError: another process is writing it.
+        RunExistsError: ``out`` exists and must not be replaced.
+        RunLockedError: another process is writing to it.
     """
     with held(out.parent / f".{out.name}.lock"):
-        # of a process that was killed; its lock is gone, so it does not write any more
+        # left by a process that was killed: we hold the lock, so nobody is writing to it
         for leftover in out.parent.glob(f"{_PARTIAL}*-{glob.escape(out.name)}"):
             remove(leftover)
         _check_free(out, overwrite)
         mark = secrets.token_hex(4)
         target = out.with_name(f"{_PARTIAL}{mark}-{out.name}")
-        # beside it, since a rename works within one disk only
+        # beside ``out``, because a rename only works within one disk
         old = out.with_name(f"{_PARTIAL}{mark}-old-{out.name}")
         try:
             yield target

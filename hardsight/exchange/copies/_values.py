@@ -1,4 +1,4 @@
-"""How a stored form writes a class: as it writes it already."""
+"""Write classes the way the data already does: as numbers, names or one-hot rows."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ def stored_values(
     *,
     where: str,
 ) -> dict[int, Any]:
-    """For every class that an example is given, the value that stands for it.
+    """The stored value of every class that examples are changed to.
 
-    A class that some example has already is written as that example has it, be it a number, a name
-    or a row of a one-hot array. Of others, names are written as names and numbers as numbers.
+    If some example already has the class, its value is used: a number, a name or a row of a one-hot
+    array. Any other class is written by name if the data uses names, and by number if it uses
+    numbers.
 
     Args:
         raw: labels as they are stored, one per example.
-        before: class of each, ``[N]``.
-        fixed: what they become.
-        where: the labels' origin, for messages.
+        before: class of each label, ``[N]``.
+        fixed: the corrected labels.
+        where: where the labels are stored, for error messages.
 
     Raises:
-        PatchError: it cannot be told how a class would be written.
+        PatchError: it is unclear how a class would be written.
     """
     # the first example of each class shows how the file writes it
     first = {int(label): raw[int(np.argmax(before == label))] for label in np.unique(before)}
@@ -48,7 +49,7 @@ def stored_values(
 
 
 def _unseen(label: int, first: dict[int, Any], classes: tuple[str, ...], where: str) -> Any:
-    """How a class would be written that no example has yet."""
+    """The stored value of a class that no example has yet."""
     name = classes[label] if label < len(classes) else str(label)
     known = [(number, value) for number, value in first.items()]
     if all(np.ndim(value) == 1 for _, value in known):
@@ -60,7 +61,7 @@ def _unseen(label: int, first: dict[int, Any], classes: tuple[str, ...], where: 
             "indices"
         )
     like = known[0][1]
-    # numbers that are their own class: the next one is written the same way
+    # if every label is its class number, so is the new one
     if all(_is_number(value) and float(value) == number for number, value in known):
         return str(label) if isinstance(like, str) else label
     if isinstance(like, str | bytes) and all(_text(v) == classes[n] for n, v in known):
@@ -86,7 +87,7 @@ def _is_number(value: Any) -> bool:
 def changed_array(
     raw: NDArray[Any], before: NDArray[np.int64], fixed: FixedLabels, *, where: str
 ) -> NDArray[Any]:
-    """Stored labels with those of the changed examples in place; of the examples that stay.
+    """The stored labels of all kept examples, with the changes applied.
 
     Raises:
         PatchError: a class does not fit into the type of the array.

@@ -1,4 +1,4 @@
-"""A run in the form of another tool, a file per tool."""
+"""Write a run in the format of another tool, with a module per tool."""
 
 from hardsight.exchange.tools._argilla import write_argilla as write_argilla
 from hardsight.exchange.tools._cleanlab import write_cleanlab as write_cleanlab

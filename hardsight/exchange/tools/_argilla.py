@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
     from hardsight.exchange.tools._rows import Pictures, RunRows
 
-_ADVISED = 10_000  # pictures, by Argilla's own guide: they travel inside the records
+_ADVISED = 10_000  # pictures at most, by Argilla's own guide, because records contain them
 _SHARED = {"strategy": "overlap", "min_submitted": 1}
 
 
 def write_argilla(
     run: RunRows, rows: NDArray[np.int64], target: Path, pictures: Pictures
 ) -> list[str]:
-    """The folder that ``argilla.Dataset.from_disk`` reads: settings, and a record per example.
+    """Write the folder that ``argilla.Dataset.from_disk`` reads: settings and records.
 
-    A suggestion is a suggestion. A decision is metadata: an answer in Argilla belongs to a user of
-    its server, whom a file cannot name.
+    Suggestions become suggestions of Argilla. Decisions become metadata, because a response in
+    Argilla belongs to a user of its server, whom a file cannot name.
 
     Args:
-        run: of the table.
-        rows: to export.
-        target: folder to make.
-        pictures: of the rows, or their texts; they become part of the records.
+        run: the rows of the table.
+        rows: the rows to export.
+        target: the folder to create.
+        pictures: pictures or texts of the rows, which become part of the records.
     """
     (target / ".argilla").mkdir(parents=True)
     kind = "text" if pictures.are_texts else "image"
@@ -56,7 +56,7 @@ def write_argilla(
 
 
 def _picture(content: bytes | None) -> str | None:
-    """A picture as an address that holds it."""
+    """A picture as a ``data:`` address."""
     if content is None:
         return None
     return f"data:{_kind_of(content)};base64,{base64.b64encode(content).decode()}"
@@ -67,7 +67,7 @@ def _record(run: RunRows, row: int, kind: str, field: str) -> dict[str, Any]:
     suspicion = plain(suspects.suspicion[row]) if len(suspects.suspicion) else None
     made = {"value": run.name_of(suggestion), "score": suspicion, "agent": "hardsight"}
     metadata = {
-        "example": int(run.index[row]),  # Argilla takes no property that is called index
+        "example": int(run.index[row]),  # Argilla does not accept "index" as a name
         "name": run.ids[row],
         "given": run.name_of(int(run.label[row])),
         "group": suspects.groups[int(suspects.group[row])],

@@ -1,4 +1,4 @@
-"""A run as the frame of label issues that cleanlab's Datalab gives."""
+"""Export a run as the table of label issues that cleanlab's Datalab returns."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 
 def write_cleanlab(run: RunRows, rows: NDArray[np.int64], target: Path) -> list[str]:
-    """``is_label_issue``, ``label_score``, ``given_label`` and ``predicted_label`` of every row.
+    """Write ``is_label_issue``, ``label_score``, ``given_label`` and ``predicted_label``.
 
-    As in ``Datalab.get_issues("label")``: in the order of the data, names of classes, and a score
-    in [0, 1] of which low is bad. It is the place in our order of suspects, as a share. What
-    somebody decided counts: a label that was kept is not an issue, one that was changed is.
+    The rows are those of ``Datalab.get_issues("label")``: in the order of the data, with names of
+    classes and a score in [0, 1], where low is bad. The score is the place in our order of
+    suspects, as a share. Decisions count: a label that was kept is not an issue, and one that was
+    changed is.
     """
     is_issue = run.suspects.is_suspect[rows].copy()
     for at, row in enumerate(rows.tolist()):
-        # what a person decided is no longer an estimate
+        # a decision of a person replaces the estimate
         if run.verdict[row] in (KEEP, RELABEL):
             is_issue[at] = run.verdict[row] == RELABEL
     frame = pd.DataFrame({

@@ -1,4 +1,4 @@
-"""A run as plain CSV: a row per example, names beside numbers."""
+"""Export a run as CSV with a row per example, and classes by number and by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def write_csv(run: RunRows, rows: NDArray[np.int64], target: Path) -> list[str]:
-    """Every row with its classes by number and name, scores, suggestion, reason and decision."""
+    """Write every row with its classes, scores, suggestion, reason and decision."""
     table, suspects = run.table, run.suspects
     scores = {name: table.column(name) for name in table.scores}
     classes = [f"{name}{more}" for name in ("label", "prediction", "suggestion")
@@ -32,7 +32,7 @@ def write_csv(run: RunRows, rows: NDArray[np.int64], target: Path) -> list[str]:
             writer.writerow([
                 int(run.index[row]), defused(run.ids[row]), *named, *map(defused, words),
                 run.verdict[row], *_both(run, int(run.decided[row])),
-                # nine digits bring a float32 back exactly
+                # nine digits are enough to restore a float32 exactly
                 *(f"{values[row]:.9g}" for values in scores.values()),
             ])  # fmt: skip
     return []

@@ -1,4 +1,4 @@
-"""A run as a dataset that FiftyOne imports: ``FiftyOneImageClassificationDataset``."""
+"""Export a run as a ``FiftyOneImageClassificationDataset``, which FiftyOne imports."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def write_fiftyone(
     run: RunRows, rows: NDArray[np.int64], target: Path, pictures: Pictures
 ) -> list[str]:
-    """``labels.json``, and ``data/`` with pictures unless they are files already.
+    """Write ``labels.json``, and ``data/`` with the pictures that are not files of their own.
 
-    A picture that is a file is named by its whole path, and not copied. The label is the one after
-    all decisions, by its number; the one before, the suggestion, the reason and the scores are
+    A picture that is a file is named by its full path and not copied. The label is the one after
+    all decisions, as a number. The old label, the suggestion, the reason and the scores are
     attributes.
     """
     if pictures.are_texts:
@@ -68,6 +68,6 @@ def _label(run: RunRows, row: int) -> dict[str, Any]:
     return {
         "label": label if label >= 0 else None,
         "confidence": float(run.quality[row]),
-        # FiftyOne takes no null among attributes
+        # FiftyOne does not accept null as an attribute
         "attributes": {name: value for name, value in attributes.items() if value is not None},
     }

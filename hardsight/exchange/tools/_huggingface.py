@@ -1,4 +1,4 @@
-"""A run as a dataset for Hugging Face ``datasets``: parquet with pictures and fixed labels."""
+"""Export a run as a dataset of Hugging Face: parquet with pictures and corrected labels."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ if TYPE_CHECKING:
 
     from hardsight.exchange.tools._rows import Pictures, RunRows
 
-_ROWS = 500  # of a group: as many pictures are in memory
+_ROWS = 500  # per group of rows, whose pictures are all in memory at once
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 def write_huggingface(
     run: RunRows, rows: NDArray[np.int64], target: Path, pictures: Pictures
 ) -> list[str]:
-    """``data/train-00000-of-00001.parquet``, which ``datasets.load_dataset(OUT)`` reads.
+    """Write ``data/train-00000-of-00001.parquet``, which ``datasets.load_dataset(OUT)`` reads.
 
-    ``label`` is the class after all decisions and ``label_before`` the one that was there, both
-    with the names of the classes; ``image`` holds the bytes of the pictures, if there are any,
-    ``text`` the texts.
+    ``label`` is the class after all decisions and ``label_before`` the old one, both with the names
+    of the classes. ``image`` has the bytes of pictures and ``text`` the texts, if there are any.
     """
     file = target / "data" / "train-00000-of-00001.parquet"
     file.parent.mkdir(parents=True)
-    # the first row speaks for all: a source has pictures or it does not
+    # the first row is enough to know: either all examples of a source are pictures, or none is
     shown = ""
     if pictures.are_texts:
         shown = "text"
@@ -46,12 +45,12 @@ def write_huggingface(
             writer.write_table(part)
     notes = [f'in Python: datasets.load_dataset("{HERE}", split="train")']
     if pictures.missing:
-        notes.append(f"{pictures.missing:,} pictures cannot be read, and are empty")
+        notes.append(f"{pictures.missing:,} pictures cannot be read and are empty")
     return notes
 
 
 def _schema(run: RunRows, shown: str) -> pa.Schema:
-    """Columns, and what `datasets` has to know about them."""
+    """The columns, with the metadata that `datasets` needs about them."""
     names = [run.name_of(label) for label in range(len(run.classes))]
     kind: dict[str, Any] = {"names": names, "_type": "ClassLabel"}
     columns: list[tuple[str, pa.DataType, dict[str, Any]]] = [
@@ -69,7 +68,7 @@ def _schema(run: RunRows, shown: str) -> pa.Schema:
     elif shown == "text":
         columns.insert(0, (shown, pa.string(), {"dtype": "string", "_type": "Value"}))
     features = {name: feature for name, _, feature in columns}
-    # as `datasets` itself writes it, so that labels keep their names
+    # in the format of `datasets` itself, which otherwise forgets the names of classes
     about = json.dumps({"info": {"features": features}}).encode()
     return pa.schema([(n, t) for n, t, _ in columns], metadata={b"huggingface": about})
 

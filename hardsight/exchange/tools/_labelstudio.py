@@ -1,4 +1,4 @@
-"""Suspects of a run as tasks of Label Studio, with suggestions and decisions."""
+"""Export suspects of a run as tasks of Label Studio, with suggestions and decisions."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ def write_labelstudio(
     *,
     image_url: str | None,
 ) -> list[str]:
-    """``tasks.json`` to import and ``config.xml``, the labelling interface with all classes.
+    """Write ``tasks.json`` to import, and ``config.xml``, the labelling interface.
 
     Pictures that are files are named by their path below the data; others are written to
-    ``images/``. Texts are part of their tasks. A suggestion is a prediction, a decision an
-    annotation.
+    ``images/``. Texts are part of their tasks. A suggestion becomes a prediction of Label Studio,
+    and a decision an annotation.
 
     Args:
-        run: of the table.
-        rows: to export.
-        target: folder to make.
-        pictures: of the rows.
-        image_url: what the path of a picture comes behind; Label Studio's local files by default.
+        run: the rows of the table.
+        rows: the rows to export.
+        target: the folder to create.
+        pictures: pictures or texts of the rows.
+        image_url: the URL that paths of pictures are appended to; by default Label Studio's local
+            storage.
     """
     target.mkdir()
     begin = _LOCAL if image_url is None else image_url
@@ -57,9 +58,9 @@ def write_labelstudio(
     else:
         written = pictures.written(rows, target / "images")
         named = [(row, None if name is None else f"images/{name}") for row, name in written]
-    for row, found in named:
-        if found is not None:
-            value = found if kind == "text" else begin + quote(found)
+    for row, content in named:
+        if content is not None:
+            value = content if kind == "text" else begin + quote(content)
             tasks.append(_task(run, row, kind, value))
     write_text(target / "tasks.json", json.dumps(tasks, ensure_ascii=False, indent=1))
     write_text(target / "config.xml", _config(run, kind))
@@ -67,7 +68,7 @@ def write_labelstudio(
     if image_url is None and kind == "image":
         root = pictures.root if pictures.have_files else HERE_WHOLE
         notes.append(
-            "pictures are local files of Label Studio: start it with "
+            "the pictures are local files of Label Studio; start it with "
             "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true "
             f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={root}"
         )

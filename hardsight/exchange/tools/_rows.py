@@ -1,4 +1,4 @@
-"""What every tool is told about a run: rows with names, reasons and decisions, and pictures."""
+"""What is exported of a run to any tool: rows with names, reasons, decisions and pictures."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ class RunRows:
     """A table, its suspects, and what was decided about its rows.
 
     Attributes:
-        table: of the run.
-        classes: names, position = number in the table.
-        decided: by row of the table, the class that reviewers agree on; -1 for none or for none
-            that they could tell.
-        verdict: by row, what they said, such as ``"relabel"``; empty if nobody did, ``"disputed"``
-            if they disagree.
+        table: the table of the run.
+        classes: names of the classes, position = number in the table.
+        decided: by row of the table, the class that reviewers agree on; -1 if there is none.
+        verdict: by row, the verdict, such as ``"relabel"``; empty without a decision, and
+            ``"disputed"`` if reviewers disagree.
     """
 
     table: ScoreTable
@@ -93,16 +92,16 @@ class RunRows:
 
 
 class Pictures:
-    """What there is to see of the examples: where pictures lie, or their bytes, or texts.
+    """The pictures or texts of the examples, as files, bytes or strings.
 
     Args:
         source: the data; ``None`` if it cannot be opened.
-        rows: of the run.
-        root: what the user named, if it is a folder.
+        rows: the rows of the run.
+        root: the folder of the data, if it is a folder.
 
     Attributes:
-        missing: pictures that could not be read.
-        left_out: examples that the result does not have.
+        missing: number of pictures that could not be read.
+        left_out: number of examples that are missing in the result.
     """
 
     def __init__(self, source: ExampleSource | None, rows: RunRows, root: Path | None) -> None:
@@ -126,10 +125,10 @@ class Pictures:
         return content if isinstance(content, str) else None
 
     def count_left_out(self, count: int, of: int) -> list[str]:
-        """Notes on examples that the result does not have.
+        """Store how many examples are missing in the result, and return a note about it.
 
         Raises:
-            DataError: it has none at all.
+            DataError: all of them are missing.
         """
         what = "text" if self.are_texts else "picture"
         if of and count == of:
@@ -138,8 +137,8 @@ class Pictures:
                 "to export; say where the data is with --data"
             )
         self.left_out = count
-        said = f"{count:,} examples have no {what} that can be read, and are left out"
-        return [said] if count else []
+        note = f"{count:,} examples have no {what} that can be read and are left out"
+        return [note] if count else []
 
     def file_of(self, row: int) -> Path | None:
         """The file of an example, if it has one of its own."""
@@ -149,7 +148,7 @@ class Pictures:
         return self.source.file_of(position).absolute()
 
     def bytes_of(self, row: int) -> bytes | None:
-        """The file as it is, or the picture as PNG; ``None`` if it cannot be read."""
+        """The bytes of the file, or the picture as PNG; ``None`` if it cannot be read."""
         from PIL import Image
 
         file, position = self.file_of(row), self._position(row)
@@ -169,7 +168,7 @@ class Pictures:
         return sink.getvalue()
 
     def written(self, rows: NDArray[np.int64], folder: Path) -> Iterator[tuple[int, str | None]]:
-        """Rows with the picture that is written for each: its name in ``folder``."""
+        """Write a picture for each row, and yield the row with its file name in ``folder``."""
         for row in rows.tolist():
             content = self.bytes_of(row)
             name = f"{int(self._rows.index[row])}.png"
@@ -184,7 +183,7 @@ class Pictures:
         return self.source is not None and self.source.has_files
 
     def _position(self, row: int) -> int | None:
-        """Where an example is in the data now; ``None`` if it is another one, or none."""
+        """The position of an example in the data; ``None`` if the data has another one there."""
         if self.source is None:
             return None
         position = self.source.position_of(int(self._rows.index[row]))
@@ -193,12 +192,12 @@ class Pictures:
         return position if self.source.id_of(position) == self._rows.ids[row] else None
 
 
-HERE = "<out>"  # stands in a note for where the result comes to lie
-HERE_WHOLE = "<whole out>"  # the same as a whole path, for what is started somewhere else
+HERE = "<out>"  # in a note: the place of the result, which is a temporary one while it is written
+HERE_WHOLE = "<whole out>"  # the same as an absolute path, for programs started elsewhere
 
 
 def plain(value: Any) -> Any:
-    """A number as JSON has it: what is not finite is missing."""
+    """A number for JSON; ``None`` if it is not finite."""
     number = float(value)
     return number if np.isfinite(number) else None
 

@@ -20,7 +20,7 @@ _RECORD = Record(
     "a finished adaptation", "hardsight adapt", ("classes", "source", "target", "runs", "config")
 )
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 352, 12, 196  # the frame of a chart in the template
-_COLOURS = 10
+_COLOURS = 10  # of rules, as in card.css; further rules repeat them
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Difference:
-    """What two rules make of the same predictions in one round."""
+    """What two rules selected from the same predictions in one round."""
 
     rule: str
     other: str
@@ -61,22 +61,22 @@ def write_adaptation(
 ) -> Path:
     """Write one self-contained HTML page about an adaptation.
 
-    Accuracy by round, the quality of every round's pseudo-labels, accuracy by class, and examples
-    that one rule selects and another does not. The page needs no network and no server.
+    It shows accuracy by round, the quality of the pseudo-labels of every round, accuracy by class,
+    and examples that one rule selects and another does not. It needs no network and no server.
 
     Args:
         run: the folder of a finished run of ``hardsight adapt``.
         out: the file to write, or an existing folder; by default ``adapt.html`` in the run.
         title: heading of the page; by default the names of the two domains.
-        overwrite: replace a file that is there. The page in its own run is replaced in any case.
+        overwrite: whether to replace an existing file. The page in its own run is always replaced.
 
     Returns:
-        The file written. It replaces an older one only when complete.
+        The page. An older page is replaced only once the new one is complete.
 
     Raises:
         MissingDataError: there is no finished run there.
         DataError: the file there is not the result of an adaptation.
-        RunExistsError: a file is there, and ``overwrite`` is not given.
+        RunExistsError: the file exists, and ``overwrite`` is not given.
         OutputError: the page cannot be written.
     """
     folder = Path(run)
@@ -155,7 +155,7 @@ def _value(axis: Axis, place: float) -> float:
 def _differences(
     folder: Path, rounds: list[dict[str, Any]], classes: list[str]
 ) -> list[Difference]:
-    """The first and the last round of a rule, if another rule would have chosen otherwise."""
+    """Differences in the first and the last round that was compared with another rule."""
     compared = [record for record in rounds if record.get("compared")]
     shown = compared[:1] + compared[1:][-1:]
     return [_difference(folder, record, classes) for record in shown]

@@ -32,23 +32,23 @@ def write_card(
 ) -> Path:
     """Write one self-contained HTML page about an evaluation.
 
-    The page needs no network and no server; every number on it leads to its definition.
+    The page needs no network and no server. Every number on it links to its definition.
 
     Args:
-        card: from ``hs.evaluation_card``: the values, a ``card.json``, or its folder.
+        card: the values that ``hs.evaluation_card`` returns, a ``card.json``, or its folder.
         out: the file to write, or an existing folder; by default ``card.html`` beside the card.
         title: heading of the page; by default the names of the models.
-        overwrite: replace a file that is there. The page beside its own card is replaced in any
-            case.
+        overwrite: whether to replace an existing file. The page beside its own card is always
+            replaced.
 
     Returns:
-        The file written. It replaces an older one only when complete.
+        The page. An older page is replaced only once the new one is complete.
 
     Raises:
         MissingDataError: there is no such file.
         DataError: the file is not an evaluation card.
-        OptionError: values in memory, and ``out`` is not given.
-        RunExistsError: a file is there, and ``overwrite`` is not given.
+        OptionError: the card has no file, and ``out`` is not given.
+        RunExistsError: the file exists, and ``overwrite`` is not given.
         OutputError: the page cannot be written.
     """
     values, home = _read(card)
@@ -102,7 +102,7 @@ def _page(card: dict[str, Any], title: str | None) -> str:
 
 
 def _record(card: dict[str, Any]) -> str:
-    """Everything needed to derive the numbers again, without the numbers themselves."""
+    """Everything needed to reproduce the numbers, without the numbers themselves."""
     keys = ("spec", "weights", "weights_digest", "digest", "head", "preprocessing")
     about = {key: card.get(key) for key in ("data", "ood", "train", "settings", "versions")}
     about["models"] = {

@@ -1,4 +1,4 @@
-"""Drawings of an evaluation card, as places on the page."""
+"""The charts of an evaluation card, computed as coordinates that the template draws as SVG."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from hardsight.report.figures import Axis, Bars, Chart, Cloud, Line, Mark, Tick, axis_for
 from hardsight.report.page import count, number, percent
 
-COLOURS = 6  # of models; further ones repeat
+COLOURS = 6  # of models, as in card.css; further models repeat them
 CLASS_COLOURS = 10
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 352, 12, 196
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 352, 12, 196  # the frame of a chart in the template
 
 
 def attack_chart(key: str, title: str, models: list[dict[str, Any]]) -> Chart | None:
@@ -75,7 +75,7 @@ def refusal_chart(key: str, title: str, models: list[dict[str, Any]]) -> Chart |
     }
     if not curves:
         return None
-    # models without mistakes draw a flat line, which still needs an axis of some height
+    # models without mistakes have a flat line at 0, and an axis from 0 to 0 cannot be drawn
     highest = max(max(curve["risk"]) for curve in curves.values()) or 1.0
     x = Axis(0.0, 1.0, _LEFT, _RIGHT)
     y = axis_for(np.array([0.0, 100 * highest]), _BOTTOM, _TOP)
@@ -102,7 +102,7 @@ def distribution_bars(place: int, model: dict[str, Any], key: str) -> Bars | Non
     edges = np.array(part["edges"])
     axis = Axis(float(edges[0]), float(edges[-1]), 6.0, 354.0)
     ups, downs = part["right"], part["wrong"]
-    # each half has its own scale: a good model has too few wrong examples to see beside the right
+    # each half has its own scale: a good model has too few wrong examples to be seen otherwise
     up, down = 70 / max(1, *ups), 50 / max(1, *downs)
     width = (axis.end - axis.start) / len(ups)
     bars = [
@@ -120,12 +120,12 @@ def energy_chart(models: list[dict[str, Any]], classes: list[str]) -> Chart | No
     """Quartiles of the conditional energy per class: a bar from Q1 to Q3 and a dot."""
     rows = [(c, place, energy) for c in range(len(classes)) for place, model in enumerate(models)
             if (energy := model["energy"][c])]  # fmt: skip
-    # with more classes the chart is longer than anybody reads; the table has them all
+    # with more classes the chart is too long to read; card.json has all of them
     if not rows or len(classes) > 40:
         return None
     ends = np.array([energy[key] for _, _, energy in rows for key in ("q1", "q3")])
     x = axis_for(ends, 96.0, 712.0)
-    step = max(22, 7 * len(models) + 6)  # room for text that a phone shows at half size
+    step = max(22, 7 * len(models) + 6)  # at least a line of text, which phones show at half size
     lines = []
     for c, place, energy in rows:
         y = round(10 + c * step + (place + 0.5) * (step - 4) / len(models), 1)
@@ -156,9 +156,9 @@ def feature_cloud(place: int, model: dict[str, Any], key: str) -> Cloud | None:
     across, up = x.place(points[:, 0]), y.place(points[:, 1])
     paths = [
         (int(label) % CLASS_COLOURS, hidden,
-         # a line of no length with round ends is a dot: one path for a thousand of them
+         # a line of length 0 with round caps is a dot, so one path draws a thousand dots
          "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(across[rows], up[rows], strict=True)))
-        # what lies on the far side is drawn first, and the near side over it
+        # the far side is drawn first, so that the near side covers it
         for hidden in (True, False)
         for label in np.unique(labels)
         if (rows := (labels == label) & (far == hidden)).any()
@@ -169,7 +169,7 @@ def feature_cloud(place: int, model: dict[str, Any], key: str) -> Cloud | None:
 
 
 def _turned(points: Any) -> tuple[Any, Any]:
-    """A sphere seen from in front and above; what lies behind is on the far side."""
+    """Project points on a sphere, seen from the front and above; True for the far side."""
     a, b = np.deg2rad(30), np.deg2rad(25)
     x = points[:, 0] * np.cos(a) - points[:, 1] * np.sin(a)
     depth = points[:, 0] * np.sin(a) + points[:, 1] * np.cos(a)

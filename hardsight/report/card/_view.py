@@ -1,4 +1,4 @@
-"""The tables of an evaluation card: a row per number, a column per model."""
+"""The tables of an evaluation card, with a row per number and a column per model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from hardsight.report.page import NONE, group_view, number, percent
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table says about one model; ``best`` if no model has a better value.
+    """One cell of a table.
 
-    ``is_note`` if the detail is a sentence, which may take several lines.
+    Attributes:
+        text: the number.
+        detail: a smaller line below it, such as an interval.
+        best: whether no model has a better value.
+        is_note: whether the detail is a sentence, which may take several lines.
     """
 
     text: str
@@ -25,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One number for all models; ``key`` leads to its definition."""
+    """One number for all models; ``key`` is the key of its definition."""
 
     key: str
     title: str
@@ -54,7 +58,7 @@ class Tables:
             self._estimates("probe", "representation", "probe", "accuracy"),
             self._values("silhouette", "representation", "silhouette", "mean"),
         ]
-        # what was not asked for, such as foreign data, is not announced by empty rows
+        # no empty rows for what was not computed, such as numbers on foreign data
         return [row for row in rows if any(cell.text != NONE for cell in row.cells)]
 
     def accuracy(self) -> list[Row]:
@@ -88,7 +92,7 @@ class Tables:
         return [group_view(name, rows, findings) for name, rows in findings["attributes"].items()]
 
     def class_name(self, number: int) -> str:
-        """Name of a class; a dash for a prediction that is none."""
+        """The name of a class; a dash for -1, which stands for no prediction."""
         names = self.card["data"]["classes"]
         return str(names[number]) if 0 <= number < len(names) else NONE
 
@@ -114,7 +118,7 @@ class Tables:
         return [*rows, self._values("temperature", "calibration", "temperature")]
 
     def refusal(self) -> list[Row]:
-        """Per indicator: area under the curve, and what the chosen threshold does."""
+        """The area under the curve of each indicator, and the effect of the chosen threshold."""
         rows = []
         for name in INDICATORS:
             of = self._title(name).lower()
@@ -129,7 +133,7 @@ class Tables:
         for name in INDICATORS:
             of, chosen = self._title(name).lower(), ("refusal", name, "chosen")
             accepted = self._estimates("rejection", *chosen, "judged_coverage")
-            # not marked as best: less wrong may be only less accepted
+            # never marked as best: fewer errors may only mean that fewer examples were accepted
             wrong = [_estimate(_got(model, (*chosen, "judged_risk"))) for model in self.models]
             rows.append(replace(accepted, title=f"Accepted, {of}"))
             rows.append(Row("rejection", f"Wrong among them, {of}", wrong))
@@ -185,7 +189,7 @@ class Tables:
 
 
 def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
-    """What lies at a path of a model's card; ``None`` if that part is missing or a note."""
+    """The value at a path of a model's card; ``None`` if that part is missing or a note."""
     part: Any = model
     for step in path:
         try:
@@ -196,7 +200,7 @@ def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
 
 
 def _noted(row: Row, parts: list[dict[str, Any]]) -> Row:
-    """A row that says why, if a model has no number."""
+    """The row with a reason in the cells of models that have no number."""
     pairs = zip(row.cells, parts, strict=True)
     return replace(row, cells=[_note(part) if part.get("note") else cell for cell, part in pairs])
 
@@ -217,9 +221,8 @@ def _value(estimate: dict[str, Any] | None) -> float | None:
 
 
 def _marked(cells: list[Cell], values: list[float | None], better: str) -> list[Cell]:
-    """The best cells marked, if there is a choice."""
+    """The cells with the best ones marked, unless all values are equal."""
     present = [value for value in values if value is not None]
-    # of equal values none is the best
     if not better or len(present) < 2 or min(present) == max(present):
         return cells
     best = max(present) if better == "higher" else min(present)

@@ -1,4 +1,4 @@
-"""Charts as places on a page: axes with round numbers beside them, and what is drawn there."""
+"""Coordinates of charts: axes with round numbers, and the lines, bars and points on them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hardsight.report.page import number
 
-_SMALLEST = 1e-290  # below this, steps along an axis are no longer normal floats
-_FAR = 0.75  # a tail longer than this share of the bulk would squeeze the bulk
+_SMALLEST = 1e-290  # with a smaller range, the steps of an axis are no longer normal floats
+_FAR = 0.75  # a tail is clipped if it is longer than this share of the bulk, which it would squeeze
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,16 @@ class Tick:
 
 @dataclass(frozen=True)
 class Axis:
-    """Values from ``low`` to ``high`` laid out from ``start`` to ``end``; what is beyond, clipped.
+    """An axis that maps values from ``low`` to ``high`` to places from ``start`` to ``end``.
+
+    Values beyond the ends are drawn at the ends.
 
     Attributes:
         low: value at ``start``.
         high: value at ``end``; larger than ``low``.
         start: place of ``low``.
         end: place of ``high``; smaller than ``start`` on an axis that points up.
-        clipped: how many values lie beyond either end.
+        clipped: number of values beyond either end.
     """
 
     low: float
@@ -41,13 +43,13 @@ class Axis:
     clipped: int = 0
 
     def place(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Where values lie on the page."""
+        """The places of values on the page."""
         share = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
         placed: NDArray[np.float64] = self.start + share * (self.end - self.start)
         return placed
 
     def at(self, value: float) -> float:
-        """Where one value lies on the page."""
+        """The place of one value on the page."""
         return float(self.place(np.array([value]))[0])
 
     def ticks(self, most: int = 6) -> list[Tick]:
@@ -56,7 +58,7 @@ class Axis:
 
 
 def axis_for(values: NDArray[np.float64], start: float, end: float) -> Axis:
-    """The axis that shows ``values``; NaN takes no part, a far tail is clipped.
+    """The axis that shows ``values``; NaN is ignored, and a far tail is clipped.
 
     Example:
         >>> axis = axis_for(np.array([0.0, 4.0, np.nan]), 0.0, 100.0)
@@ -67,11 +69,11 @@ def axis_for(values: NDArray[np.float64], start: float, end: float) -> Axis:
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     if len(finite) >= 100:
         inner_low, inner_high = np.quantile(finite, [0.001, 0.999])
-        bulk = inner_high - inner_low  # 0 of values that are nearly all one: that is no tail
+        bulk = inner_high - inner_low  # 0 if nearly all values are equal; then nothing is clipped
         low = float(inner_low) if inner_low - low > _FAR * bulk > 0 else low
         high = float(inner_high) if high - inner_high > _FAR * bulk > 0 else high
     scale = max(abs(low), abs(high))
-    if high - low <= max(1e-12 * scale, _SMALLEST):  # one value only: give it some room
+    if high - low <= max(1e-12 * scale, _SMALLEST):  # only one value, in the middle of the axis
         room = 0.05 * scale if scale > _SMALLEST else 0.5
         low, high = low - room, high + room
     return Axis(low, high, start, end, int(((finite < low) | (finite > high)).sum()))
@@ -80,7 +82,7 @@ def axis_for(values: NDArray[np.float64], start: float, end: float) -> Axis:
 def _round_values(axis: Axis, most: int) -> list[float]:
     rough = (axis.high - axis.low) / most
     power = 10.0 ** math.floor(math.log10(rough))
-    # 1e-9: what is whole in decimals may come out just beside it in binary
+    # 1e-9 against rounding: in binary, a multiple such as 0.3 / 0.1 comes out just beside 3
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
     first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
     return [k * step for k in range(first, last + 1)]
@@ -88,7 +90,7 @@ def _round_values(axis: Axis, most: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Mark:
-    """One dot: its place, its radius and what it stands for."""
+    """One dot: its place, its radius and its tooltip."""
 
     x: float
     y: float

@@ -1,6 +1,6 @@
-"""Figures in one house style, for reports and experiments: legible on white and on black, small.
+"""Draw matplotlib figures for studies and experiments in one style.
 
-Drawn without pyplot, so that a user's own figures and backend stay as they are.
+pyplot is not used, because it would change the user's own figures and backend.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "savefig.dpi": 150,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "hardsight",
+    "svg.fonttype": "none",  # text stays text: smaller, and it can be searched
+    "svg.hashsalt": "hardsight",  # ids in the file are the same every time
 }
 
 
@@ -85,14 +85,14 @@ def density(figure: Any, axis: Any, counts: ArrayLike, x_edges: Any, y_edges: An
 def legend(
     figure: Any, axes: Sequence[Any] | None = None, *, title: str | None = None, scale: float = 1.0
 ) -> None:
-    """Name the lines below all panels, where the legend covers none of them.
+    """Add a legend below all panels, where it covers none of them.
 
     Args:
-        figure: with its panels drawn; if no line has a label there is no legend, since all
-            runs of an experiment may be lost.
-        axes: whose lines are named, all by default; a label that comes twice is named once.
-        title: above the names.
-        scale: of the markers, if dots in a panel are too small to show a colour.
+        figure: a figure whose panels are drawn. If no line has a label, there is no legend: all
+            runs of an experiment may have failed.
+        axes: the axes whose lines are named, all by default; equal labels are named once.
+        title: a title above the names.
+        scale: the scale of the markers, for dots that are too small to show a colour.
     """
     named = {
         label: handle
@@ -101,7 +101,7 @@ def legend(
     }
     if not named:
         return
-    # inches of a column: the sample of the line and about 0.07 for a letter of 8 points
+    # the width of a column in inches: a sample of the line, and about 0.07 per letter of 8 points
     wide = 0.55 + 0.07 * max(len(label) for label in named)
     lines = math.ceil(len(named) / max(1, int(figure.get_figwidth() / wide)))
     figure.legend(
@@ -112,7 +112,7 @@ def legend(
 
 
 def save(figure: Any, file: Path) -> str:
-    """Write a figure as SVG, the same bytes each time; the file's name."""
+    """Write a figure as SVG, with the same bytes every time, and return the name of the file."""
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE), replacing(file) as partial:

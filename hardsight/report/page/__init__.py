@@ -1,4 +1,4 @@
-"""What every page shares: templates, numbers in words, the file on disk."""
+"""What all pages share: templates, numbers as text, and the file on disk."""
 
 from hardsight.report.page._groups import group_view as group_view
 from hardsight.report.page._page import MINUS as MINUS

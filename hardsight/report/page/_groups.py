@@ -1,4 +1,4 @@
-"""How pages show groups: the worst first, and not thousands of them."""
+"""Prepare groups for a page: the worst first, and not thousands of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MOST_ROWS = 200
 def group_view(
     name: str, rows: Sequence[Mapping[str, Any]], findings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the template of one attribute reads.
+    """The values that the template needs for one attribute.
 
     Args:
-        name: of the attribute.
+        name: the attribute.
         rows: :class:`hardsight.stats.GroupNumbers` as plain values.
-        findings: what holds for all attributes: ``tested_from`` and ``hardness_title``.
+        findings: values for all attributes: ``tested_from`` and ``hardness_title``.
     """
     least = findings["tested_from"]
     return {

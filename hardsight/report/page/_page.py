@@ -1,4 +1,4 @@
-"""Pages: templates, the file on disk, and numbers in words."""
+"""Fill templates, write pages to disk, and write numbers as text."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from hardsight import __version__
 from hardsight.errors import DataError, MissingDataError, OutputError, RunExistsError
 from hardsight.run_folder import place_of, write_text
 
-NONE = "\N{EN DASH}"  # what stands in place of a number that does not exist
+NONE = "\N{EN DASH}"  # in place of a number that does not exist
 MINUS = "\N{MINUS SIGN}"
 
 
 def filled(template: str, *, styles: Sequence[str], scripts: Sequence[str], **values: Any) -> str:
-    """A whole page: a template with its values, and its styles and scripts inside.
+    """Fill a template, with its styles and scripts inside the page.
 
     Args:
-        template: name of its file.
-        styles: names of files, in their order.
-        scripts: in the same way; the page may run them and no others.
-        values: what the template names.
+        template: file name of the template.
+        styles: file names of the styles, in their order.
+        scripts: file names of the scripts; the page can run no others.
+        values: the variables of the template.
     """
     style, script = ("".join(map(_asset, names)) for names in (styles, scripts))
     return (
@@ -50,11 +50,11 @@ def filled(template: str, *, styles: Sequence[str], scripts: Sequence[str], **va
 
 @cache
 def _environment() -> Environment:
-    """Templates from our own files, everything filled in escaped."""
+    """The Jinja environment; values are escaped, since names in data may hold markup."""
     made = Environment(
         autoescape=True,
         loader=FunctionLoader(_asset),
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a misspelt name in a template is an error, not an empty text
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -69,8 +69,9 @@ def _asset(name: str) -> str:
 
 
 def _content_policy(script: str) -> str:
-    """What the page may load: nothing from anywhere, and no script but ours."""
-    # by its hash: markup in somebody's data, were it ever not escaped, could not run
+    """The content security policy: the page loads nothing, and runs no script but its own."""
+    # the script is allowed by its hash, so a script in somebody's data could not run even if it
+    # were ever inserted without escaping
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
@@ -81,19 +82,19 @@ def _content_policy(script: str) -> str:
 def page_file(
     out: str | os.PathLike[str] | None, *, run: Path | None, name: str, overwrite: bool
 ) -> Path:
-    """Where a page goes.
+    """The file that a page is written to.
 
-    The page in the folder of its own run may be replaced unasked: it is made from the run and can
-    be made from it again. Any other file may not.
+    The page in the folder of its own run may be replaced without asking, because it can always be
+    made from the run again. Any other file may not.
 
     Args:
-        out: the file, or an existing folder; that of the run by default.
-        run: folder of the run; ``None`` if the page is of something else.
-        name: of the page in a folder.
+        out: the file, or an existing folder; by default the folder of the run.
+        run: the folder of the run; ``None`` if the page is not about a run.
+        name: the name of the page in a folder.
         overwrite: whether any file may be replaced.
 
     Raises:
-        RunExistsError: a file is there.
+        RunExistsError: the file exists and must not be replaced.
     """
     place = place_of(out if out is not None else run or "")
     file = place / name if place.is_dir() else place
@@ -101,17 +102,17 @@ def page_file(
         is_page_of_run = run is not None and file.name == name and file.parent.samefile(run)
         if not is_page_of_run:
             raise RunExistsError(
-                f"{file} is there already; choose another --out, or replace it with --overwrite "
+                f"{file} already exists; choose another --out, or replace it with --overwrite "
                 "(overwrite=True)"
             )
     return file
 
 
 def replace_page(file: Path, text: str) -> None:
-    """Write a page; an older one stays whole until the end.
+    """Write a page, and replace an older one only once the new one is complete.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the page cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -125,13 +126,13 @@ def replace_page(file: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Record:
-    """One kind of record.
+    """One kind of JSON file that a run leaves and a page is made from.
 
     Attributes:
-        what: a record of this kind, with its article: "an evaluation card".
-        command: the command that makes one.
-        needed: keys that no other file has together.
-        format: the one that this version reads.
+        what: what error messages call it, with its article: "an evaluation card".
+        command: the command that makes it.
+        needed: keys that tell it from all other kinds of files.
+        format: the format that this version reads.
     """
 
     what: str
@@ -140,11 +141,11 @@ class Record:
     format: int = 1
 
     def read(self, file: Path) -> dict[str, Any]:
-        """The values in a file.
+        """Read and check a file.
 
         Raises:
             MissingDataError: there is no such file.
-            DataError: the file is not such a record, or has another format.
+            DataError: the file is of another kind, or has another format.
         """
         if not file.is_file():
             raise MissingDataError(
@@ -158,28 +159,28 @@ class Record:
         return self.checked(values, str(file))
 
     def checked(self, values: Any, where: str) -> dict[str, Any]:
-        """The values, if they are such a record.
+        """Check values that were read from a file or are in memory.
 
         Raises:
-            DataError: they are not, or they have another format.
+            DataError: they are of another kind, or have another format.
         """
         if not isinstance(values, Mapping) or not all(key in values for key in self.needed):
             raise DataError(f"{where} is not {self.what}; make one with {self.command}")
         if values.get("format") != self.format:
             raise DataError(
-                f"{where} has format {values.get('format')!r}, this version reads {self.format}; "
-                f"make {self.what} of this version with {self.command}"
+                f"{where} has format {values.get('format')!r}, but this version reads "
+                f"{self.format}; make {self.what} again with {self.command}"
             )
         return dict(values)
 
 
 def number(value: float | None, *, digits: int = 4, trim: bool = True) -> str:
-    r"""A number with ``digits`` significant digits, or :data:`NONE`; a minus is a minus sign.
+    r"""A number with ``digits`` significant digits and a real minus sign, or :data:`NONE`.
 
     Args:
         value: the number.
         digits: significant digits, fewer if ``trim`` removes zeros.
-        trim: drop zeros at the end.
+        trim: whether to drop zeros at the end.
 
     Example:
         >>> print(*[ascii(number(x)) for x in (0.123456, 0.05, 1234.5, 1.5e-7, -2.0, None)])
@@ -210,7 +211,7 @@ def count(value: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage, or :data:`NONE`; only all is 100, only none is 0.
+    """A share as a percentage, or :data:`NONE`; only exactly 1 is 100%, and only exactly 0 is 0%.
 
     Example:
         >>> [percent(x) for x in (0.9432, 1.0, 0.99999, 0.00001, 0.0)]

@@ -19,7 +19,7 @@ _COLUMNS = 6  # of a gallery
 
 
 class Titles(dict[str, str]):
-    """Headings by name, as the study states them; one of an older version has only names."""
+    """Headings by name, from the study; a study of an older version has none."""
 
     def __missing__(self, name: str) -> str:
         return words_of(name)
@@ -30,7 +30,7 @@ def _titles(content: Mapping[str, Any]) -> Titles:
 
 
 def human_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
-    """Two-dimensional histograms, and every score's coefficient with its interval."""
+    """Draw histograms, the coefficient of every score with its interval, and galleries."""
     drawn = [_human_histograms(content, folder), _forest(content, folder)]
     pictures = content["figures"].get("galleries", {})
     galleries = content["result"].get("galleries", [])
@@ -44,24 +44,25 @@ def human_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, s
 def _gallery(
     gallery: Mapping[str, Any], pictures: list[str | None], folder: Path
 ) -> tuple[str, str]:
-    """The examples of a gallery with what people and the network say of them."""
+    """Draw the examples of a gallery with what people and the network say about them."""
     shown = [
-        (one, picture)
-        for one, picture in zip(gallery["examples"], pictures, strict=True)
+        (example, picture)
+        for example, picture in zip(gallery["examples"], pictures, strict=True)
         if picture is not None
     ]
     columns = min(_COLUMNS, len(shown))
     figure, axes = panels(-(-len(shown) // columns), columns, width=1.35, height=1.75)
     for axis in axes:
         axis.set_axis_off()
-    for axis, (one, picture) in zip(axes, shown, strict=False):
+    for axis, (example, picture) in zip(axes, shown, strict=False):
         axis.imshow(np.asarray(Image.open(io.BytesIO(base64.b64decode(picture)))), cmap="gray",
                     interpolation="nearest")  # fmt: skip
-        said = one["label"]
-        if one["prediction"] != said:
-            said += f"\nnetwork: {one['prediction']}"
-        said += f"\npeople {one['frequency']:.0%}, {words_of(gallery['by'])} {one['score']:.3f}"
-        axis.text(0.5, -0.04, said, transform=axis.transAxes, ha="center", va="top", fontsize=6)
+        text = example["label"]
+        if example["prediction"] != text:
+            text += f"\nnetwork: {example['prediction']}"
+        by, score = words_of(gallery["by"]), example["score"]
+        text += f"\npeople {example['frequency']:.0%}, {by} {score:.3f}"
+        axis.text(0.5, -0.04, text, transform=axis.transAxes, ha="center", va="top", fontsize=6)
     title = gallery["title"]
     name = title.replace(", ", "-").replace(" ", "-")
     caption = (
@@ -120,7 +121,7 @@ def _intervals(correlations: list[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def degradation_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
-    """Accuracy and mean score against the level, one figure per kind of degradation."""
+    """Draw accuracy and mean scores against the level, one figure per kind of degradation."""
     titles = _titles(content)
     return [_levels(study, titles, folder) for study in content["result"]]
 
@@ -147,7 +148,7 @@ def _levels(study: Mapping[str, Any], titles: Titles, folder: Path) -> tuple[str
 
 
 def dynamics_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
-    """Measures against epochs: all examples of every run, then the groups of each run."""
+    """Draw measures against epochs, for all examples of every run and for the groups of each."""
     runs, titles = content["result"]["runs"], _titles(content)
     made = [_all_runs(runs, titles, folder)]
     for place, run in enumerate(runs):

@@ -1,4 +1,4 @@
-"""A study as a page of markdown with its figures beside it."""
+"""Write the page of a study, in Markdown with figures beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TITLES = {
 def write_study(study: str | os.PathLike[str]) -> Path:
     """Write ``study.md`` and its figures (SVG) beside a ``study.json``.
 
-    Figures need matplotlib; without it the page says so and has the tables alone.
+    Figures need matplotlib. Without it, the page only has the tables and says why.
 
     Args:
         study: the folder that ``hardsight study`` or :func:`hardsight.study_human` wrote to, or
@@ -58,7 +58,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
-    """File names and captions of the figures drawn."""
+    """Draw the figures, and return their file names and captions."""
     from hardsight.report.study import _figures as draw
 
     by_kind: dict[str, Callable[[Mapping[str, Any], Path], list[tuple[str, str]]]] = {

@@ -1,4 +1,4 @@
-"""One row per class: how many, how good, how hard, and what it is mixed up with."""
+"""The table of classes: size, accuracy, mean hardness, and confused classes of each class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hardsight.report.table._view import View
 
-MOST_ROWS = 2_000  # a page with more table rows than this no longer scrolls well
+MOST_ROWS = 2_000  # a page with more table rows does not scroll well
 _CONFUSIONS = 3
 
 
@@ -26,15 +26,15 @@ class Confusion:
 
 @dataclass(frozen=True)
 class ClassRow:
-    """What the table of classes says about one class.
+    """One row of the table of classes.
 
     Attributes:
         label: the class number.
         name: its name.
         count: examples with this label.
-        judged: those with a finite prediction.
-        accuracy: share of them predicted right.
-        mean: mean score that the page ranks by.
+        judged: number of these examples with a finite prediction.
+        accuracy: share of the judged examples that were predicted right.
+        mean: mean of the score that the page ranks by.
         taken_for: where its wrong predictions went, most frequent first.
         taken_from: which other classes were predicted as this one, most frequent first.
     """
@@ -76,7 +76,7 @@ def class_rows(view: View, confusions: list[Confusion]) -> list[ClassRow]:
 
 
 def confusions_of(view: View) -> list[Confusion]:
-    """Every pair of classes that was mixed up, most frequent first."""
+    """Every pair of classes that was confused, most frequent first."""
     pairs = view.labels[view.wrong] * view.num_classes + view.predictions[view.wrong]
     codes, counts = np.unique(pairs, return_counts=True)
     order = np.argsort(-counts, kind="stable")

@@ -1,4 +1,4 @@
-"""Pictures and numbers of the shown examples."""
+"""The galleries of a report: pictures and numbers of the examples it shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OUTCOMES = {1: "right", 0: "wrong", -1: "unknown"}
 
 @dataclass(frozen=True)
 class Picture:
-    """An encoded thumbnail, ready to stand in the page."""
+    """An encoded thumbnail as a ``data:`` address, which needs no file beside the page."""
 
     uri: str
     width: int
@@ -36,7 +36,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why the label of an example may be wrong, as the table's suspects have it."""
+    """Why the label of an example may be wrong."""
 
     group: str
     suggestion: str
@@ -61,7 +61,7 @@ class Example:
 
     @property
     def file(self) -> str:
-        """The last part of a path, which says most where there is little room."""
+        """The last part of the id, which says most if there is little room."""
         return self.id.rsplit("/", 1)[-1] or self.id
 
     @property
@@ -110,7 +110,7 @@ class Galleries:
     marks_held_out: bool = False
 
     def island(self) -> dict[str, Any]:
-        """What the enlarged view needs, for the script."""
+        """The data of the enlarged view, which the script of the page reads as JSON."""
         marks = [("Held out", "")] if self.marks_held_out else []
         return {
             "columns": [*marks, *self.columns],
@@ -183,7 +183,7 @@ def picture(encoded: bytes) -> Picture | None:
         with Image.open(io.BytesIO(encoded), formats=list(_MIMES)) as image:
             width, height = image.size
             mime = _MIMES[str(image.format)]
-            image.verify()  # the table may be somebody else's
+            image.verify()  # the table may come from anybody
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
     return Picture(f"data:{mime};base64,{base64.b64encode(encoded).decode()}", width, height)
@@ -194,7 +194,7 @@ def _examples(view: View) -> dict[int, Example]:
     scores = {name: view.values(name)[rows].tolist() for name in view.table.scores}
     about = {name: view.table.about(name) for name in scores}
     ranked = sorted((about[name]["on_card"], name) for name in scores if about[name]["on_card"])
-    # the score the examples were chosen by stands first on each card
+    # the score by which the examples were chosen comes first on each card
     shown = list(dict.fromkeys([view.gallery.by, *(name for _, name in ranked)]))[:3]
     facts = [(name, about[name]["short_title"]) for name in shown if name in scores]
     examples, doubted = {}, set(view.gallery.suspects.tolist())
@@ -220,7 +220,7 @@ def _examples(view: View) -> dict[int, Example]:
 
 
 def _judged_by(view: View) -> str:
-    """What the suspects are ranked by."""
+    """The heading of what the suspects are ranked by."""
     if SUSPICION in view.table.scores:
         return view.title_of(SUSPICION)
     return "the chance of a wrong label" if len(view.gallery.suspects) else ""

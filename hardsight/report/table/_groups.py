@@ -1,4 +1,4 @@
-"""Whom the model fails: the groups that a table keeps as columns."""
+"""Accuracy by group, for the attributes that a table has as columns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def groups_of(view: View) -> dict[str, Any] | None:
 
 
 def _confidence(view: View) -> NDArray[np.float64] | None:
-    """Probability of the prediction: the largest logit against all of them, from two energies."""
+    """Probability of the prediction, from two energies: exp of max(logits) - logsumexp(logits)."""
     if not {"min_energy", "free_energy"} <= set(view.table.columns):
         return None
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Distribution of each score: right predictions above the line, wrong ones below."""
+"""The histogram of each score, with right predictions above the line and wrong ones below."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BINS = 40
 
 @dataclass(frozen=True)
 class Bin:
-    """One bar: its place, its heights above and below the line, and what it stands for."""
+    """One bar: its place, its heights above and below the line, and its tooltip."""
 
     x: float
     width: float
@@ -29,7 +29,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Group:
-    """Quartiles of the right, the wrong, or all examples; ``low`` … ``high`` on the page."""
+    """Quartiles of the right, the wrong, or all examples, and their places on the page."""
 
     name: str
     count: str
@@ -66,7 +66,7 @@ def _histogram(view: View, name: str) -> Histogram | None:
     if not present.any():
         return None
     axis = axis_for(values, _LEFT, _RIGHT)
-    # without labels or predictions all examples stand above the line
+    # without labels or predictions, all examples are above the line
     judged = bool((view.right | view.wrong).any())
     above, below = (present & view.right if judged else present), present & view.wrong
     groups = [
@@ -89,7 +89,7 @@ def _histogram(view: View, name: str) -> Histogram | None:
 
 
 def direction(view: View, name: str) -> str:
-    """Which way a score points, in words."""
+    """Which direction of a score is harder, in words."""
     higher = view.table.about(name)["higher_is_harder"]
     return "larger is harder" if higher else "larger is easier"
 
@@ -115,7 +115,7 @@ def _bins(axis: Axis, above: NDArray[np.float64], below: NDArray[np.float64]) ->
 
 
 def _height(n: int, scale: float) -> float:
-    return round(max(1.0, float(n * scale)), 2) if n else 0.0  # one example stays visible
+    return round(max(1.0, float(n * scale)), 2) if n else 0.0  # a single example must be visible
 
 
 def _counts(axis: Axis, values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -140,7 +140,7 @@ def _group(axis: Axis, name: str, values: NDArray[np.float64]) -> Group:
 
 
 def _chance(view: View, name: str, axis: Axis) -> Tick | None:
-    """Where AVH puts an example that is equally far from all classes."""
+    """The AVH of an example that is equally far from all classes, as a mark on the axis."""
     value = 1 / max(1, view.num_classes)
     if name != "avh" or view.num_classes < 2 or not axis.low <= value <= axis.high:
         return None

@@ -1,6 +1,7 @@
-"""The angle-norm map: how far an example points from its class, and how strongly.
+"""The angle-norm map: the angle of examples to their class against the norm of their features.
 
-All rows go into hexagonal bins, so the picture stays small; only shown examples are points.
+All rows are counted in hexagonal bins, so the picture stays small with any number of rows. Only
+examples that the page shows are drawn as points.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WIDTH, HEIGHT = 760, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 742, 34, 388
 HEX = 7.0  # radius of a hexagon
 _SHADES = 6
-# Angle against norm is the picture of the paper; the others serve tables without those columns.
+# angle against norm is the picture of the paper; the others are for tables without these columns
 _PAIRS = (
     ("target_angle", "feature_norm"),
     ("avh", "feature_norm"),
@@ -30,7 +31,7 @@ _PAIRS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One hexagon: its centre, how wrong (0-4, 5 unknown), how full (1-6), and its counts."""
+    """One hexagon: its centre, its colour (0-4, 5 unknown), its shade (1-6), and its counts."""
 
     x: float
     y: float
@@ -52,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Map:
-    """Everything the page draws for a map of two columns; ``shades`` says what the colour is."""
+    """Everything the page draws for a map of two columns; ``shades`` names the colour scale."""
 
     x_name: str
     y_name: str
@@ -73,13 +74,13 @@ def angle_norm_map(view: View) -> Map | None:
     pair = _pair(view)
     if pair is None:
         return None
-    # unknown is neither right nor wrong, and counts in no share
+    # rows without an outcome are neither right nor wrong, and count in no share
     wrong = np.where(view.outcome < 0, np.nan, view.outcome == 0)
     return _map(view, pair, "share wrong", wrong, _right_and_wrong)
 
 
 def data_map(view: View) -> Map | None:
-    """Swayamdipta's map: confidence against variability, coloured by correctness."""
+    """The data map of Swayamdipta et al.: confidence against variability, by correctness."""
     pair = ("map_variability", "map_confidence")
     needed = {*pair, "map_correctness"}
     if not needed <= set(view.table.scores) or np.isnan(view.values(pair[0])).all():
@@ -95,7 +96,7 @@ def _map(
     wrongness: NDArray[np.float64],
     text: Callable[[float, float], str],
 ) -> Map:
-    """The map of two columns, coloured by a share per row; NaN where a row has none."""
+    """The map of two columns, coloured by a share per row; NaN for a row without one."""
     x_values, y_values = view.values(pair[0]), view.values(pair[1])
     shown = ~np.isnan(x_values) & ~np.isnan(y_values)
     x_axis = axis_for(x_values[shown], _LEFT, _RIGHT)
@@ -150,7 +151,7 @@ def _cells(
     known = ~np.isnan(wrongness)
     judged = np.bincount(inverse, known, minlength=len(totals))
     wrong = np.bincount(inverse, np.where(known, wrongness, 0.0), minlength=len(totals))
-    # by the logarithm: one hexagon in the crowd would leave all others white
+    # logarithmic, because a single full hexagon would leave all others white
     fullest = np.log1p(totals.max(initial=1))
     levels = np.ceil(_SHADES * np.log1p(totals) / fullest).astype(int)
     return [
@@ -168,25 +169,26 @@ def _cells(
 def _hexagons(
     x: NDArray[np.float64], y: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Centre of each point's hexagon, and a number that identifies it.
+    """The centre of each point's hexagon, and a number that identifies it.
 
-    The centres are two rectangular lattices, one shifted by half a step; the nearer one wins.
+    The centres form two rectangular lattices, one shifted by half a step; the nearer centre wins.
     """
-    # a hexagon on its corner is sqrt(3) radii wide, and rows are 3/2 radii apart: every second one
+    # a hexagon standing on a corner is sqrt(3) radii wide; its rows are 3/2 radii apart, so those
+    # of one lattice, every second row, are 3 radii apart
     step_x, step_y = HEX * np.sqrt(3.0), HEX * 3.0
     even_x, even_y = np.round(x / step_x) * step_x, np.round(y / step_y) * step_y
     odd_x = (np.floor(x / step_x) + 0.5) * step_x
     odd_y = (np.floor(y / step_y) + 0.5) * step_y
     even = (x - even_x) ** 2 + (y - even_y) ** 2 <= (x - odd_x) ** 2 + (y - odd_y) ** 2
     centre_x, centre_y = np.where(even, even_x, odd_x), np.where(even, even_y, odd_y)
-    # half steps count too, so that both lattices have whole numbers
+    # counted in half steps, so that the centres of both lattices have whole numbers
     column = np.round(2 * centre_x / step_x).astype(np.int64)
     line = np.round(2 * centre_y / step_y).astype(np.int64)
     return centre_x, centre_y, line * 100_000 + column
 
 
 def _wrongness(judged: float, wrong: float) -> int:
-    # 0 is for none wrong at all: a single mistake must show; 1e-9 against rounding above a whole
+    # rounded up, so that a single mistake shows and 0 means none; 1e-9 against rounding errors
     return int(np.ceil(4 * wrong / judged - 1e-9)) if judged else 5
 
 

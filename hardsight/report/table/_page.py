@@ -1,4 +1,4 @@
-"""From a run on disk to one HTML file: parts filled into templates, all it needs inside."""
+"""Write the report of a table: compute its parts and fill them into the templates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_table_page(
     title: str | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """The page of a scored dataset or a tracked training run; see ``hardsight.write_report``."""
+    """Write the page of a scored dataset or tracked training; see ``hardsight.write_report``."""
     table = run if isinstance(run, ScoreTable) else read_table(run)
     if out is None and table.path is None:
         raise OptionError("this table has no file to put the report beside; pass out='report.html'")
@@ -42,8 +42,8 @@ def write_table_page(
     return file
 
 
-_NAMED = 100  # classes in the metadata of a page, if there are too many for all
-_MOST_LISTED = 200  # unreadable or non-finite examples named one by one
+_NAMED = 100  # class names in the metadata of a page, if there are too many for all
+_MOST_LISTED = 200  # unreadable or non-finite examples that are listed
 
 
 def page(view: View) -> str:
@@ -77,16 +77,16 @@ def page(view: View) -> str:
 
 
 def _shortened(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Metadata without most names of very many classes, which would be all of the page."""
+    """Metadata with only the first names of very many classes, which would fill the page."""
     names = metadata.get("classes") or []
     if len(names) <= _classes.MOST_ROWS:
         return metadata
     rest = len(names) - _NAMED
-    return {**metadata, "classes": [*names[:_NAMED], f"and {rest:,} more: see the table's own"]}
+    return {**metadata, "classes": [*names[:_NAMED], f"and {rest:,} more: see the table"]}
 
 
 def _meanings(view: View) -> list[dict[str, Any]]:
-    """What the page says about each score: title, meaning, range, direction, version."""
+    """Title, meaning, range, direction and version of each score."""
     described = []
     for name in view.table.scores:
         about = view.table.about(name)
@@ -111,7 +111,7 @@ def _bound(value: Any, unbounded: str) -> str:
 
 
 def _run_facts(view: View) -> list[tuple[str, str]]:
-    """The metadata's main facts as name and value; what is missing is left out."""
+    """The main facts of the metadata as pairs of name and value; missing ones are left out."""
     about = view.metadata
     data, model = about.get("data") or {}, about.get("model") or {}
     versions = about.get("versions") or {}

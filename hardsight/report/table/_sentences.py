@@ -1,4 +1,4 @@
-"""Sentences with their hard words marked, and the hardest words of all, of a table of tokens."""
+"""The hardest sentences of a table of tokens, with hard words marked, and the hardest words."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hardsight.report.page import number
 from hardsight.report.table._view import View
 
 _COLUMNS = ("sentence", "position", "token", "given")
-_MOST_ROWS = 2_000_000  # tokens that words are gathered from
-_SENTENCES, _WORDS = 24, 60
-_LONG = 3  # tokens, below which a sentence is not one to rank
-_OFTEN = 3  # times that a word should be there
-_SHARES = (0.25, 0.10, 0.05, 0.01)  # of the hardest tokens; each has a darker mark
+_MOST_ROWS = 2_000_000  # tokens in which words are counted
+_SENTENCES, _WORDS = 24, 60  # that are shown
+_LONG = 3  # tokens; a shorter sentence is not ranked
+_OFTEN = 3  # times that a word must occur
+_SHARES = (0.25, 0.10, 0.05, 0.01)  # of the hardest tokens, each with a darker mark
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Piece:
     """A token in its sentence.
 
     Attributes:
-        space: before it.
-        text: of it.
+        space: the space before it.
+        text: its text.
         level: 0 for no mark, up to 4 for the hardest.
-        about: its numbers in words.
+        about: its numbers, for a tooltip.
     """
 
     space: str
@@ -41,10 +41,10 @@ class MarkedSentence:
     """A sentence with its hard tokens marked.
 
     Attributes:
-        number: of the sentence in the data.
+        number: its number in the data.
         value: mean score of its tokens.
-        begins: its first words, if the model was given them.
-        read: the sentence that the model read before, such as the one to translate.
+        begins: its first words, if they were given to the model.
+        read: the sentence that the model read first, such as the one to translate.
         pieces: its tokens.
     """
 
@@ -57,14 +57,14 @@ class MarkedSentence:
 
 @dataclass(frozen=True)
 class Word:
-    """A word wherever it is.
+    """A word, summed up over all its occurrences.
 
     Attributes:
-        text: of it.
-        count: how often it is there.
-        mean: of its hardness, each time that of its hardest token.
+        text: the word.
+        count: number of occurrences.
+        mean: mean hardness; an occurrence is as hard as its hardest token.
         right: share of its tokens that were predicted.
-        sentence: the one in which it is hardest.
+        sentence: the sentence in which it is hardest.
     """
 
     text: str
@@ -154,14 +154,14 @@ def _piece(
 
 
 def _texts(view: View, column: str, rows: NDArray[np.int64]) -> list[str]:
-    found = view.table.to_arrow().column(column).take(rows).to_pylist()
-    return [text or "" for text in found]
+    texts = view.table.to_arrow().column(column).take(rows).to_pylist()
+    return [text or "" for text in texts]
 
 
 def _words(
     view: View, numbers: NDArray[np.int64], hardness: NDArray[np.float64], sign: float
 ) -> tuple[list[Word], int]:
-    """The hardest words, and how often each of them is there at least."""
+    """The hardest words, and the least number of times that each of them occurs."""
     tokens = [text or "" for text in view.table.to_arrow().column("token").to_pylist()]
     begins = _begun_words(view, tokens, len(numbers))
     starts = np.array(list(_word_starts(tokens[: len(numbers)], numbers)), dtype=np.int64)
@@ -180,11 +180,11 @@ def _words(
     least = _OFTEN if int((counts >= _OFTEN).sum()) >= 10 else 1
     order = np.argsort(-np.where((counts >= least) & (kinds != ""), means, -np.inf), kind="stable")
     order = order[np.isfinite(means[order]) & (counts[order] >= least)][:_WORDS]
-    found = []
+    words = []
     for kind in order.tolist():
         own = np.flatnonzero(place == kind)
         worst = starts[own[int(np.argmax(hardest[own]))]]
-        found.append(
+        words.append(
             Word(
                 str(kinds[kind]),
                 int(counts[kind]),
@@ -193,11 +193,11 @@ def _words(
                 int(numbers[worst]),
             )
         )
-    return found, least
+    return words, least
 
 
 def _begun_words(view: View, tokens: Sequence[str], count: int) -> dict[int, str]:
-    """By row, the part of its word that the model was given."""
+    """By row, the beginning of its word that was given to the model."""
     given = view.table.to_arrow().column("given").to_pylist()[:count]
     later = view.table.column("position")[:count] > 0
     return {
@@ -208,7 +208,7 @@ def _begun_words(view: View, tokens: Sequence[str], count: int) -> dict[int, str
 
 
 def _word_starts(tokens: Sequence[str], numbers: NDArray[np.int64]) -> Iterator[int]:
-    """Rows at which a word begins: after a space, with a sentence, and at signs."""
+    """Rows at which a word begins: after a space, at the start of a sentence, and at signs."""
     before, last = "", -1
     for row, (text, number_) in enumerate(zip(tokens, numbers.tolist(), strict=True)):
         goes_on = number_ == last and text[:1].isalnum() and before[-1:].isalnum()

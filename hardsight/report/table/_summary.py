@@ -1,4 +1,4 @@
-"""The head of the page: the few numbers and warnings everyone should see."""
+"""The top of the page: the few numbers and warnings that everyone should see."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from hardsight.table import SUSPICION
 _SAMPLE_NOTES = {
     "in-sample": "These scores are in-sample: the model was trained on these examples, so it may "
     "have memorised wrong labels and made them look easy. Scores of held-out examples are safer.",
-    "mixed": "{} were held out: they selected the model and were never trained on, and their "
-    "numbers are of the validation pass after each epoch. The others are in-sample: each number "
-    "was taken while the model was trained on them, with augmentation, so they may look easier.",
+    "mixed": "{} were held out: they were used to select the model and never trained on, and their "
+    "numbers come from the validation pass after each epoch. The others are in-sample: their "
+    "numbers were taken while the model was trained on them, with augmentation, so they may look "
+    "easier.",
     "out-of-sample": "These scores are out-of-sample: the model was not trained on these examples.",
     "unknown": "It is not recorded whether the model was trained on these examples. If it was, "
-    "memorised mistakes may look easy.",
+    "wrong labels that it has memorised may look easy.",
 }
 _DEPENDS = {
-    "batch": "The model's answer to an example depends on the other examples of its batch, so "
+    "batch": "The model's output for an example depends on the other examples in its batch, so "
     "these numbers change with the batch size and with the order of the examples.",
-    "draw": "The model draws at random and answers the same example differently every time, so "
+    "draw": "The model is random and gives a different output for the same example every time, so "
     "these numbers change from run to run.",
 }
 
@@ -51,7 +52,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers, sentences, the pairs of classes that blur most, and how many were unreadable."""
+    """Numbers, notes, the most confused pairs of classes, and the number of unreadable examples."""
 
     facts: list[Fact]
     notes: list[Note]
@@ -79,13 +80,13 @@ def _accuracy(view: View) -> Fact:
     low, high = wilson_interval(right, right + wrong)
     interval = f"95% interval {100 * low:.1f} to {100 * high:.1f}%"
     held_out = view.held_out & (view.right | view.wrong)
-    if held_out.any():  # which cannot have been memorised
+    if held_out.any():  # their accuracy is the honest one: they cannot have been memorised
         interval += f"; {percent(float(view.right[held_out].mean()))} of those held out"
     return Fact("Accuracy", percent(right / (right + wrong)), interval)
 
 
 def _sentences(view: View) -> int:
-    """How many sentences the rows are tokens of; 0 for any other table."""
+    """The number of sentences in a table of tokens; 0 for any other table."""
     return int((view.metadata.get("data") or {}).get("sentences") or 0)
 
 
@@ -109,14 +110,14 @@ def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
         return []
     worst = ranked[0]
     title = view.title_of(view.gallery.by)
-    # a summary of training may be a mean by name: no "mean Mean AVH"
+    # not "mean Mean AVH" for a summary of training
     said = title if title.startswith("Mean ") else f"mean {title}"
     mean = f"{said} {number(worst.mean)}"
     return [Fact("Hardest class", worst.name, f"{mean}, accuracy {percent(worst.accuracy)}")]
 
 
 def _suspect(view: View) -> list[Fact]:
-    """How many labels are estimated to be wrong, or else lost on the average of the epochs."""
+    """The estimated number of wrong labels; without an estimate, the labels that a rival beat."""
     shares = view.doubts.error_share if len(view.gallery.suspects) else None
     if shares is not None:
         wrong, judged = float(np.nansum(shares)), int((~np.isnan(shares)).sum())
@@ -126,7 +127,7 @@ def _suspect(view: View) -> list[Fact]:
     if SUSPICION not in view.table.scores:
         return []
     suspect = int((view.values(SUSPICION) > 0.5).sum())
-    return [Fact("Suspect labels", count(suspect), "suspicion above 0.5: a rival class led")]
+    return [Fact("Suspect labels", count(suspect), "suspicion above 0.5: another class led")]
 
 
 def _unusable(view: View) -> Fact:
@@ -136,7 +137,7 @@ def _unusable(view: View) -> Fact:
 
 
 def _unreadable(view: View) -> int:
-    """Examples that could not be read; the list may lie in a folder this table was taken from."""
+    """The number of unreadable examples; a table outside its run only has the count."""
     counts = view.metadata.get("counts") or {}
     return max(len(view.errors), int(counts.get("errors") or 0))
 
@@ -148,17 +149,20 @@ def _notes(view: View) -> list[Note]:
         held_out = int(view.held_out.sum())
         text = text.format(f"{count(held_out)} of these {plural(len(view.table), 'example')}")
     if sample in ("in-sample", "mixed") and SUSPICION in view.table.scores:
-        text += " Suspicion is an average over all of training, and remembers how it began."
+        text += (
+            " Suspicion is an average over all of training, so it still shows labels that the "
+            "model only memorised later."
+        )
     notes = [Note(text, warning=sample in ("in-sample", "mixed"))]
     missing = view.metadata.get("missing") or {}
     flips = (view.metadata.get("bias") or {}).get("flip_rate")
-    # without a linear head there is no bias, nor are there angles that could ignore it
+    # without a linear head there are no angles, so a bias makes no difference
     if not missing and isinstance(flips, int | float) and math.isfinite(flips):
         text = (
             f"The head's bias changes {percent(flips)} of the predictions. Angles ignore the bias"
             f"{', so for those examples AVH and the prediction disagree' if flips else ''}."
         )
-        # below two in a hundred the two ways to decide are as good as one
+        # below 2%, angles and predictions agree well enough not to warn
         notes.append(Note(text, warning=flips > 0.02))
     if missing:
         text = f"Missing: {', '.join(missing['scores'])}, because {missing['reason']}."
@@ -175,7 +179,7 @@ def _notes(view: View) -> list[Note]:
 
 
 def _said_of_texts(view: View) -> list[str]:
-    """What was cut, left out or not known of texts, in words."""
+    """Notes about texts that were cut, left out or not in the vocabulary."""
     counts = view.metadata.get("counts") or {}
     cut, unknown = int(counts.get("truncated") or 0), int(counts.get("unknown") or 0)
     whole = _sentences(view) or len(view.table)
@@ -183,14 +187,14 @@ def _said_of_texts(view: View) -> list[str]:
     if cut:
         said.append(
             f"{count(cut)} of {plural(whole, 'sentence' if _sentences(view) else 'text')} are "
-            "longer than the model takes, and were cut: what was cut off plays no part."
+            "longer than the model can read. The rest was cut off and has no influence."
         )
     if unknown:
         said.append(
-            f"{count(unknown)} of {plural(len(view.table), 'token')} are not in the vocabulary: "
-            "their numbers are those of the unknown token, not of a word."
+            f"{count(unknown)} of {plural(len(view.table), 'token')} are not in the vocabulary, so "
+            "their numbers are those of the unknown token."
         )
     if _sentences(view) and counts.get("passed_over"):
         parts = (f"{what} ({count(n)})" for what, n in counts["passed_over"].items())
-        said.append(f"Passed over: {', '.join(parts)}.")
+        said.append(f"Left out: {', '.join(parts)}.")
     return said

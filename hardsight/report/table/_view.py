@@ -1,4 +1,4 @@
-"""What every part of the page looks at: the table, read once into plain arrays."""
+"""The view that all parts of a page share: the table, read once into plain arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class View:
-    """A table with everything derived from it that more than one part needs.
+    """A table, with everything derived from it that more than one part of the page needs.
 
     Attributes:
         table: the rows.
@@ -33,8 +33,8 @@ class View:
         thumbnails: encoded pictures by source position.
         excerpts: first words of texts by source position.
         errors: examples that could not be read.
-        histories: folder of the tracker's epochs, if the run has them.
-        held_out_histories: the same of the examples that were held out.
+        histories: folder with the tracker's epochs, if the run has it.
+        held_out_histories: the same for the examples that were held out.
     """
 
     table: ScoreTable
@@ -66,7 +66,7 @@ class View:
 
     @cached_property
     def held_out(self) -> NDArray[np.bool_]:
-        """Rows of examples that were never trained on, in a table that tells them apart."""
+        """Rows of examples that were never trained on, if the table says so."""
         if "held_out" not in self.table.columns:
             return np.zeros(len(self.table), np.bool_)
         return self.table.column("held_out").astype(np.bool_)
@@ -78,8 +78,8 @@ class View:
 
     @cached_property
     def num_classes(self) -> int:
-        """Number of classes the metadata names, or else the rows hold."""
-        # names may be missing, or fewer than the numbers that occur
+        """The number of classes, from the metadata and from the rows."""
+        # the metadata may have no names, or fewer than there are classes in the rows
         highest = max(self.labels.max(initial=-1), self.predictions.max(initial=-1))
         return max(len(self.table.classes), int(highest) + 1)
 
@@ -88,9 +88,9 @@ class View:
         return [str(name) for name in self.table.classes]
 
     def class_name(self, number: int) -> str:
-        """Name of a class, its number if the metadata has no name, a dash if it is unknown.
+        """The name of a class; its number if it has no name, and a dash if it is unknown.
 
-        An empty name would be an invisible link, so it is replaced by the number as well.
+        An empty name is replaced by the number as well, because it would be an invisible link.
         """
         if number < 0:
             return NONE
@@ -107,7 +107,7 @@ class View:
         return np.where(np.isfinite(values), values, np.nan)
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
-        """Names of the given rows, their source position if the table has no name."""
+        """The ids of some rows; a row without an id has its position in the source."""
         positions = self.gallery.source[rows].tolist()
         if "id" not in self.table.columns:
             return [f"#{position}" for position in positions]

@@ -1,9 +1,11 @@
-// Requests: the token travels as a header, pictures come as bytes and become blobs.
+// Requests. The token is sent as a header, which an <img> cannot do, so pictures are fetched as bytes
+// and shown as blobs.
 
 const KEY = "hardsight-token";
 const NAME = "hardsight-reviewer";
 
-// A frame of another site, as in some notebooks, may not store anything: then this page remembers.
+// In a frame of another site, as in some notebooks, browsers block storage; then values last as long
+// as the page.
 function storage(kind) {
   const own = new Map();
   return {
@@ -81,11 +83,11 @@ export async function post(path, body) {
 // ------------------------------------------------------------------ pictures
 
 const MOST = 64; // in one request
-const PATIENCE_MS = 60; // that a request should take: more pictures at once if they are fast to make
+const PATIENCE_MS = 60; // the time a request should take: the faster pictures are made, the more it asks for
 const AT_ONCE = 3; // requests; the browser has six connections for all tabs
 
 export class Pictures {
-  // Pictures of one size, the last used ones kept up to a number of bytes.
+  // Pictures of one size. Those used last are kept, up to a number of bytes.
   constructor(size, mostBytes) {
     this.size = size;
     this.most = mostBytes;
@@ -106,7 +108,7 @@ export class Pictures {
   }
 
   want(index, isSoon = false) {
-    // What is wanted soon is asked for after everything that is wanted now.
+    // Pictures that are wanted soon are requested after all those that are wanted now.
     const found = this.get(index);
     if (found) return Promise.resolve(found);
     let entry = this.waiting.get(index);
@@ -124,7 +126,7 @@ export class Pictures {
   }
 
   forget(keep) {
-    // What is asked for and not needed any more, such as rows that were scrolled past.
+    // Drop requests that are no longer needed, such as those for rows that were scrolled past.
     for (const [index, entry] of this.waiting) {
       if (!entry.isAsked && !keep(index)) {
         this.waiting.delete(index);
@@ -176,7 +178,7 @@ export class Pictures {
   }
 
   keep(index, picture) {
-    if (!picture.url && !picture.text) return picture; // perhaps it is there next time
+    if (!picture.url && !picture.text) return picture; // not kept: it may be there next time
     this.kept.set(index, picture);
     this.held += picture.bytes;
     for (const [old, other] of this.kept) {

@@ -1,4 +1,4 @@
-// Finding a class by typing: choosing one is deciding.
+// A dialog to find a class by typing. Choosing a class stores the decision.
 
 import { count, dialog, h } from "./dom.js";
 import { shared } from "./api.js";
@@ -21,7 +21,7 @@ export function chooseClass(title, first, chosen) {
     const known = new Set(first);
     const ordered = [...first.map((label) => every[label]).filter(Boolean), ...every.filter((one) => !known.has(one.label))];
     const matches = ordered.filter((one) => one.name.toLowerCase().includes(part));
-    if (part) { // what begins with it comes first, what is exactly it before all
+    if (part) { // an exact match first, then names that begin with the text
       const rank = (one) => (one.name.toLowerCase() === part ? 0 : one.name.toLowerCase().startsWith(part) ? 1 : 2);
       matches.sort((a, b) => rank(a) - rank(b));
     }
@@ -31,7 +31,7 @@ export function chooseClass(title, first, chosen) {
       id: `class-${place}`, role: "option", "aria-selected": place === at ? "true" : "false",
       onclick: () => pick(place),
     }, h("bdi", {}, one.name))));
-    more.textContent = matches.length > MOST ? `and ${count(matches.length - MOST)} more: type on` : found.length ? "" : "no class is named so";
+    more.textContent = matches.length > MOST ? `and ${count(matches.length - MOST)} more: keep typing` : found.length ? "" : "no class has this name";
     if (found.length) input.setAttribute("aria-activedescendant", `class-${at}`);
     else input.removeAttribute("aria-activedescendant");
     list.children[at]?.scrollIntoView({ block: "nearest" });

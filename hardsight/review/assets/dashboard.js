@@ -34,8 +34,8 @@ export class Dashboard {
       card("Labels changed", count(found.changed), agreed),
       left
         ? card("Errors left, estimated", count(left.estimate), `between ${count(left.low)} and ${count(left.high)}, among ${plural(left.open, "open suspect")}`)
-        : card("Errors left, estimated", "–", "known after the first decisions"),
-      accuracy ? card("Accuracy", `${percent(accuracy.before)} → ${percent(accuracy.after)}`, `the same predictions, labels before and after, ${count(accuracy.rows)} examples`) : null,
+        : card("Errors left, estimated", "–", "shown after the first decisions"),
+      accuracy ? card("Accuracy", `${percent(accuracy.before)} → ${percent(accuracy.after)}`, `same predictions, labels before and after the review, ${count(accuracy.rows)} examples`) : null,
     ];
     const reviewers = found.reviewers.map((one) => h("tr", {},
       h("th", { scope: "row" }, h("bdi", {}, one.name)),
@@ -52,24 +52,24 @@ export class Dashboard {
       this.root,
       h("h1", {}, "Dashboard"),
       h("dl", { class: "cards" }, cards),
-      left ? h("p", { class: "how" }, `Of ${plural(left.decided, "suspect")} decided, ${count(left.wrong)} had a wrong label: ${percent(left.wrong_share[1])}, between ${percent(left.wrong_share[0])} and ${percent(left.wrong_share[2])}. The estimate takes the share of each part of the queue from what was decided there; a part that nobody has looked into has a share between those of the parts before and after it that somebody has, or none at the end.`) : null,
+      left ? h("p", { class: "how" }, `Of the ${plural(left.decided, "suspect")} decided so far, ${count(left.wrong)} had a wrong label: ${percent(left.wrong_share[1])}, with a 95% interval from ${percent(left.wrong_share[0])} to ${percent(left.wrong_share[2])}. The estimate goes through the queue part by part and assumes that open examples are wrong as often as decided ones in the same part. For a part that nobody has reviewed, the share lies between those of the reviewed parts before and after it; after the last reviewed part, between its share and zero.`) : null,
       h("h2", {}, "Reviewers"),
       reviewers.length
         ? h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Name", "Kept", "Changed", "Cannot tell", "Skipped"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, reviewers)))
         : h("p", { class: "how" }, "Nobody has decided anything yet."),
       agreement.length ? [
         h("h2", {}, "Agreement"),
-        h("p", { class: "how" }, "How often two reviewers give the same class to the examples that both decided, and Cohen's kappa: the agreement beyond chance."),
+        h("p", { class: "how" }, "How often two reviewers chose the same class for the examples that both decided, and Cohen's kappa, the agreement beyond chance."),
         h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Reviewers", "Both decided", "Same class", "Kappa"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, agreement))),
       ] : [],
-      differing.length ? [h("h2", {}, "To be resolved"), h("p", { class: "how" }, "Open one, talk about it, and change your decision if you are convinced."), h("ul", { class: "differing" }, differing)] : [],
+      differing.length ? [h("h2", {}, "Disagreements"), h("p", { class: "how" }, "Open an example, talk about it, and change your decision if you are convinced."), h("ul", { class: "differing" }, differing)] : [],
       found.classes.length ? [
         h("h2", {}, "By class"),
         h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Label", "Suspects", "Decided", "Changed"].map((name) => h("th", { scope: "col" }, name)))),
           h("tbody", {}, found.classes.map((one) => h("tr", {},
             h("th", { scope: "row" }, h("a", { href: address("queue", { label: one.label }) }, h("bdi", {}, shared.name(one.label)))),
             [one.suspects, one.decided, one.changed].map((value) => h("td", {}, count(value)))))))),
-        found.more_classes ? h("p", { class: "how" }, `and ${plural(found.more_classes, "class", "classes")} more, with fewer suspects: the grid filters by each`) : null,
+        found.more_classes ? h("p", { class: "how" }, `${plural(found.more_classes, "more class", "more classes")} with fewer suspects; the grid can filter by any of them`) : null,
       ] : [],
     );
   }

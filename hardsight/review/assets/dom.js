@@ -1,4 +1,5 @@
-// Elements from plain values. Text from data only ever becomes a text node.
+// Elements from plain values. Text from data only ever becomes a text node, so a class name or an id
+// cannot inject HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 

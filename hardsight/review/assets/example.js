@@ -1,4 +1,4 @@
-// What an example looks like, large and small: a picture or a text. Nothing else knows the difference.
+// How an example is shown, large and small. Only this file knows whether it is a picture or a text.
 
 import { h } from "./dom.js";
 import { large } from "./api.js";

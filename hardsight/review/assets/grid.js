@@ -1,4 +1,5 @@
-// Many examples at once: filters, marks, one decision for all of them. Only what is seen exists.
+// Many examples at once: filter, mark, and decide for all marked ones. Only the rows on the screen are
+// in the document, so a million examples scroll as smoothly as a hundred.
 
 import { $, count, dialog, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say, svg } from "./dom.js";
 import { Refused, get, getBlob, post, shared, small } from "./api.js";
@@ -65,7 +66,7 @@ export class Grid {
       select("by", "Score", scores, "none"),
       input("low", "from", { inputmode: "decimal", size: "6" }),
       input("high", "to", { inputmode: "decimal", size: "6" }),
-      input("text", "Contains", { type: "search", size: "14", title: "A part of the id, of the name of a class (label or prediction), or of the example if it is a text" }),
+      input("text", "Contains", { type: "search", size: "14", title: "Part of the id, of a class name (label or prediction), or of the text of the example" }),
       select("sort", "Sort by", about.sortable.filter((name) => name !== "suspect").map((name) => [name, titles.get(name) ?? name]), "most suspect"),
       select("order", "Order", [["asc", "smallest first"]], "largest first"),
       h("button", { type: "button", onclick: () => go("grid", {}) }, "clear"));
@@ -143,7 +144,7 @@ export class Grid {
 
   laidOut() {
     const width = this.scroller.clientWidth;
-    if (!width || !this.isLoaded) return; // nothing is known yet
+    if (!width || !this.isLoaded) return; // neither the size nor the number of rows is known yet
     this.columns = Math.max(2, Math.floor((width + GAP) / (LEAST_WIDTH + GAP)));
     this.side = (width - GAP * (this.columns - 1)) / this.columns;
     this.high = this.side + CAPTION + GAP;
@@ -154,7 +155,8 @@ export class Grid {
   }
 
   offset() {
-    // Where the top of the window is among all rows; scaled if they are higher than can be scrolled.
+    // Where the top of the window is among all rows. It is scaled if the rows are higher than a browser
+    // can scroll.
     const real = Math.min(this.full, MOST_HEIGHT) - this.seenHigh;
     if (this.full <= MOST_HEIGHT || real <= 0) return this.scroller.scrollTop;
     return (this.scroller.scrollTop / real) * (this.full - this.seenHigh);
@@ -309,7 +311,7 @@ export class Grid {
   async markRange(from, to) {
     const [first, last] = from < to ? [from, to] : [to, from];
     if (last - first >= MOST_RANGE) {
-      notice(`A range has at most ${count(MOST_RANGE)} examples; narrow the filter and mark all of it with A.`);
+      notice(`A range can have at most ${count(MOST_RANGE)} examples. Narrow the filter, then press A to mark everything that matches it.`);
       return;
     }
     for (let page = Math.floor(first / PAGE); page <= Math.floor(last / PAGE); page += 1) await this.fetchPage(page);
@@ -355,20 +357,20 @@ export class Grid {
   choose() {
     if (!this.isAll && !this.marked.size) return;
     const near = this.values.prediction ? [Number(this.values.prediction)] : [];
-    chooseClass("What are they all?", near, (label) => this.decide("relabel", label));
+    chooseClass("Which class are they all?", near, (label) => this.decide("relabel", label));
   }
 
   decide(action, label) {
     const chosen = this.isAll ? this.total : this.marked.size;
     if (!chosen || this.isBusy) return;
-    const what = action === "relabel" ? (label === undefined ? "accept the suggestions of" : `give the class “${shared.name(label)}” to`) : { keep: "keep the labels of", "cannot tell": "mark as “cannot tell”", skip: "skip" }[action];
+    const what = action === "relabel" ? (label === undefined ? "Accept the suggestions for" : `Give the class “${shared.name(label)}” to`) : { keep: "Keep the labels of", "cannot tell": "Answer “cannot tell” for", skip: "Skip" }[action];
     const act = () => this.send(action, label);
     if (chosen <= 100 && !this.isAll) {
       act();
       return;
     }
     const yes = h("button", { type: "button", class: "main", onclick: () => { box.close(); act(); } }, "Yes");
-    const box = dialog(`Really ${what} ${plural(chosen, "example")}?`, h("p", {}, "One U takes all of it back."), h("div", { class: "actions" }, yes, h("button", { type: "button", onclick: () => box.close() }, "No")));
+    const box = dialog(`${what} ${plural(chosen, "example")}?`, h("p", {}, "Pressing U once undoes all of it."), h("div", { class: "actions" }, yes, h("button", { type: "button", onclick: () => box.close() }, "No")));
     yes.focus();
   }
 
@@ -384,11 +386,11 @@ export class Grid {
       const content = await post("decide-many", { ...which, action, new: label ?? null, seen: this.seen });
       this.recent = content.recent;
       this.isBusy = false;
-      notice(`${plural(content.count, "decision")} stored. U undoes all of it.`, "note");
+      notice(`${plural(content.count, "decision")} stored. Press U to undo all of it.`, "note");
       await this.reload();
     } catch (error) {
       if (error instanceof Refused && error.status === 409) {
-        notice(`You decided ${plural(error.content.count, "of these", "of these")} in another window meanwhile, so nothing was stored. Look again, then decide.`);
+        notice(`Meanwhile you decided ${plural(error.content.count, "of these", "of these")} in another window, so nothing was stored. Check them, then decide again.`);
         await this.reload();
       } else if (error.name !== "AbortError") notice(`Not stored: ${error.message}`);
     } finally {
@@ -411,7 +413,7 @@ export class Grid {
       notice(`${plural(content.count, "decision")} undone.`, "note");
       await this.reload();
     } catch (error) {
-      notice(error.status === 409 ? "That was undone in another window already." : `Not undone: ${error.message}`);
+      notice(error.status === 409 ? "That was already undone in another window." : `Not undone: ${error.message}`);
     } finally {
       this.isBusy = false;
     }
@@ -426,7 +428,7 @@ export class Grid {
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
     if (isControl(event.target) && (event.key === "Enter" || event.key === " ")) return false;
     const act = {
-      " ": () => this.toggle(this.cursor), a: () => this.markAll(), Enter: () => this.decide("relabel"), k: () => (shared.about.has_labels ? this.decide("keep") : notice("These examples have no labels to keep: choose a class with /.", "note")),
+      " ": () => this.toggle(this.cursor), a: () => this.markAll(), Enter: () => this.decide("relabel"), k: () => (shared.about.has_labels ? this.decide("keep") : notice("These examples have no labels to keep. Choose a class with /.", "note")),
       "/": () => this.choose(), c: () => this.decide("cannot tell"), s: () => this.decide("skip"), u: () => this.undo(),
       o: () => { const row = this.row(this.cursor); if (row) go("queue", { ...this.values, only: this.values.only ?? "all", index: row.index }); },
       Escape: () => { this.unmark(); this.draw(); },
@@ -446,7 +448,7 @@ export class Grid {
     const { side } = shared.about.map;
     const about = shared.about.map;
     const drawn = svg("polygon", { class: "lasso", points: (this.values.lasso ?? "").replace(/(\d+),(\d+),?/g, "$1,$2 ") });
-    const image = h("img", { alt: "Map of all examples of the filter: the angle to their class from left to right, the length of their features from bottom to top", draggable: "false" });
+    const image = h("img", { alt: "Map of all examples that match the filter: angle to their class from left to right, length of their features from bottom to top", draggable: "false" });
     const surface = h("div", { class: "map" }, image, svg("svg", { viewBox: `0 0 ${side} ${side}`, "aria-hidden": "true" }, drawn));
     let points = null;
     const place = (event) => {
@@ -478,7 +480,7 @@ export class Grid {
       h("summary", {}, "Map: angle and norm"),
       h("div", { class: "map-box" }, surface,
         h("div", {},
-          h("p", { class: "soft" }, `Angle to the labelled class, ${Math.round(about.angle_low)}° on the left to ${Math.round(about.angle_high)}° on the right; length of the features, ${number(Math.exp(about.norm_low))} below to ${number(Math.exp(about.norm_high))} above. Orange: the model says another class.`),
+          h("p", { class: "soft" }, `Left to right: angle to the labelled class, from ${Math.round(about.angle_low)}° to ${Math.round(about.angle_high)}°. Bottom to top: length of the features, from ${number(Math.exp(about.norm_low))} to ${number(Math.exp(about.norm_high))}. Orange: the model predicts another class.`),
           h("p", {}, "Draw around a region to see its examples."),
           this.values.lasso ? h("button", { type: "button", onclick: () => this.set({ lasso: "" }) }, "clear the region") : null)));
     if (panel.open) load();

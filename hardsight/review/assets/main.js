@@ -10,12 +10,12 @@ import { Dashboard } from "./dashboard.js";
 const POLL_MS = 3000;
 const PAGES = { queue: Queue, grid: Grid, dashboard: Dashboard };
 const KEYS = [
-  ["Queue", [["Enter", "accept the suggested class"], ["K", "keep the label"], ["/", "another class: type, Enter takes it"],
-    ["1 … 9, 0", "the class beside the digit"], ["C", "cannot tell"], ["S", "skip"], ["U or Ctrl+Z", "undo, also after a reload"],
-    ["Z", "zoom"], ["M", "where the model looked (Grad-CAM), on and off"], ["← →", "look back, and forth again"]]],
-  ["Grid", [["arrows", "move"], ["Space", "mark"], ["Shift", "with arrows or a click: mark a range"], ["A", "mark all of the filter"],
-    ["Enter, K, /, C, S", "decide for all marked"], ["O", "open in the queue"], ["Escape", "unmark"], ["Home, End", "first, last"]]],
-  ["Everywhere", [["G, Q, D", "grid, queue, dashboard"], ["?", "this sheet"]]],
+  ["Queue", [["Enter", "accept the suggested class"], ["K", "keep the label"], ["/", "another class: type to find it, Enter to choose it"],
+    ["1 … 9, 0", "the class next to the digit"], ["C", "cannot tell"], ["S", "skip"], ["U or Ctrl+Z", "undo, even after a reload"],
+    ["Z", "zoom"], ["M", "show or hide where the model looked (Grad-CAM)"], ["← →", "previous and next example"]]],
+  ["Grid", [["arrows", "move"], ["Space", "mark"], ["Shift", "with arrows or a click: mark a range"], ["A", "mark everything that matches the filter"],
+    ["Enter, K, /, C, S", "decide for all marked examples"], ["O", "open in the queue"], ["Escape", "unmark"], ["Home, End", "first, last"]]],
+  ["Everywhere", [["G, Q, D", "grid, queue, dashboard"], ["?", "show these keys"]]],
 ];
 
 let page = null;
@@ -42,9 +42,9 @@ function help() {
 
 function askName() {
   const input = h("input", { type: "text", value: shared.reviewer, maxlength: "40", "aria-label": "Your name", autocomplete: "off" });
-  const form = h("form", { method: "dialog" }, h("p", {}, "Every reviewer has decisions of their own. You see those of others once you have decided yourself."), input,
-    h("button", { type: "submit", class: "main" }, "That is me"));
-  const box = dialog("Who decides?", form);
+  const form = h("form", { method: "dialog" }, h("p", {}, "Every reviewer decides independently. You see what others decided about an example once you have decided about it yourself."), input,
+    h("button", { type: "submit", class: "main" }, "Use this name"));
+  const box = dialog("Who is reviewing?", form);
   form.addEventListener("submit", () => {
     const name = input.value.trim();
     if (!name) return;
@@ -80,7 +80,7 @@ async function poll() {
         shared.seq = seq;
         if (count && page) await page.changed(changed);
       }
-    } catch { /* the next decision says it */ }
+    } catch { /* if the app is gone, the next decision reports it */ }
   }
   setTimeout(poll, POLL_MS);
 }
@@ -98,9 +98,9 @@ function keys(event) {
 
 function askToken(why) {
   const input = h("input", { type: "password", "aria-label": "Token", autocomplete: "off" });
-  const form = h("form", {}, h("h1", {}, "One step is missing"), h("p", {}, why),
-    h("p", {}, "Open the whole address that the command printed, or put in what stands behind ", h("code", {}, "#token="), "."),
-    input, h("button", { type: "submit", class: "main" }, "Go on"));
+  const form = h("form", {}, h("h1", {}, "Almost there"), h("p", {}, why),
+    h("p", {}, "Open the full address that the command printed, or enter the part after ", h("code", {}, "#token="), "."),
+    input, h("button", { type: "submit", class: "main" }, "Continue"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     setToken(input.value.trim().replace(/^.*token=/, ""));

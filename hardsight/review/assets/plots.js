@@ -8,7 +8,7 @@ const text = (x, y, content, attributes = {}) => svg("text", { x, y, ...attribut
 const LINE = 14; // from one label to the next
 
 export function angleDiagram(nearest, label) {
-  // A ray for each class: the angle from the horizontal is that between it and the example.
+  // A ray for each class. Its angle from the horizontal is the angle between the class and the example.
   const width = 360, height = 150, middle = 180, base = 128, reach = 92;
   const words = nearest.map((one) => `${one.label < 0 ? "the nearest other class" : shared.name(one.label)} at ${degrees(one.angle)}`);
   const place = (angle, radius) => [middle + radius * Math.cos(angle), base - radius * Math.sin(angle)];
@@ -17,7 +17,7 @@ export function angleDiagram(nearest, label) {
     return { one, isLeft: one.angle > Math.PI / 2, x, y: y + 4 };
   });
   for (const side of [labels.filter((one) => one.isLeft), labels.filter((one) => !one.isLeft)]) {
-    // from the top: a label that would cover the one above it goes below it, and outside of all rays beside it
+    // from the top down: a text that would cover the one above it moves below it, and outside the rays next to it
     let column = [];
     for (const next of side.sort((a, b) => a.y - b.y)) {
       const above = column.at(-1);
@@ -32,12 +32,12 @@ export function angleDiagram(nearest, label) {
       floor = next.y - LINE;
     }
   }
-  // that of the label is drawn last, over what lies near it
+  // the ray of the label is drawn last, over rays close to it
   const rays = labels.sort((a, b) => (a.one.label === label) - (b.one.label === label)).map(({ one, isLeft, x: tx, y: ty }) => {
     const [x, y] = place(one.angle, reach);
     const kind = one.label === label ? "own" : "rival";
     const name = one.label < 0 ? "nearest other" : shared.name(one.label);
-    // as many letters as there is room for, but for the angle itself; a capital takes up to 9
+    // as many letters as fit next to the angle; a capital is up to 9 units wide
     const most = Math.max(3, Math.min(14, Math.floor((isLeft ? tx : width - tx) / 9) - 4));
     const shown = name.length > most ? `${name.slice(0, most - 1)}…` : name;
     return [

@@ -1,4 +1,5 @@
-// One example at a time, one key each. A decision is stored before the next picture shows.
+// One example at a time, one key per decision. A decision is stored before the next picture is shown, so
+// that nothing is lost if the browser or the machine stops.
 
 import { $, below, count, degrees, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say } from "./dom.js";
 import { Refused, get, kept, maps, post, shared, small } from "./api.js";
@@ -8,8 +9,8 @@ import { largeView, smallView } from "./example.js";
 import { address, replace, viewOf } from "./view.js";
 
 const AHEAD = 8, BEHIND = 3;
-const MAPS = "hardsight-maps"; // whether they are wanted, for this browser
-const MAP_MS = 400; // between two questions for a map that is being made
+const MAPS = "hardsight-maps"; // key in this browser's storage: whether to show Grad-CAM maps
+const MAP_MS = 400; // between two requests for a map that is still being made
 const WORDS = { keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped" };
 
 const made = []; // who decided what, and when, in this window
@@ -97,7 +98,7 @@ export class Queue {
     const { label, prediction, group, by, text, lasso } = this.view;
     const parts = [
       label && `label ${shared.name(Number(label))}`, prediction && `prediction ${shared.name(Number(prediction))}`,
-      group && shared.about.groups[Number(group)], by && (this.view.low || this.view.high) && `a range of ${by}`, text && `those that mention “${text}”`, lasso && "a region of the map",
+      group && shared.about.groups[Number(group)], by && (this.view.low || this.view.high) && `a range of ${by}`, text && `examples that contain “${text}”`, lasso && "a region of the map",
     ];
     return `only ${parts.filter(Boolean).join(", ") || "some examples"}`;
   }
@@ -121,7 +122,8 @@ export class Queue {
     replace("queue", item.place === null || back ? { ...place, index: item.index } : place);
     say(`Example ${item.index}: label ${shared.name(item.label)}. ${item.reason}`);
     performance.mark("shown", { detail: { index: item.index, wasReady } });
-    // a key counts once its picture is painted: two frames later it is
+    // keys are ignored until the picture is painted, which is certain two frames later: nobody should
+    // decide about a picture that was not visible yet
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
     if (this.current === item) {
       this.isReady = true;
@@ -137,7 +139,7 @@ export class Queue {
     this.images.set(index, made);
     const done = await made;
     this.images.set(index, done);
-    if (done.note) this.images.delete(index); // a better one may come
+    if (done.note) this.images.delete(index); // a note says that a better picture may come
     return done;
   }
 
@@ -190,7 +192,7 @@ export class Queue {
   }
 
   similar(item) {
-    // The nearest examples by embedding, whenever they come: nobody waits for them.
+    // The nearest examples by embedding. They are added when they arrive; the queue does not wait.
     const list = h("ul", {});
     const box = h("figure", { class: "similar" }, h("figcaption", { class: "soft" }, "Most similar examples"), list);
     const known = item.similar ??= get(`similar/${item.index}`, {}, this.stop.signal);
@@ -207,7 +209,7 @@ export class Queue {
   }
 
   map(item) {
-    // Where the model looked. Another process makes it: it comes when it comes, and no key waits.
+    // Where the model looked. Another process makes the map; it is added when it arrives.
     if (!this.picture.querySelector("img")) return null;
     if (item.map === null && kept.get(MAPS) !== "on") {
       return h("button", { type: "button", class: "ask", onclick: () => this.toggleMaps(), "aria-keyshortcuts": "M" }, h("kbd", {}, "M"), "where the model looked");
@@ -247,7 +249,7 @@ export class Queue {
 
   digits(item) {
     const fixed = shared.about.digits;
-    // in the order of the classes: as keys of an object 0 would come before 1
+    // sorted by class, because JavaScript orders the keys of an object by number: 0 would come before 1
     if (Object.keys(fixed).length) return Object.entries(fixed).sort((one, other) => one[1] - other[1]);
     const near = [item.suggestion, item.prediction, ...item.nearest.map((one) => one.label),
       ...shared.about.pairs.filter(([label]) => label === item.label).map(([, other]) => other)];
@@ -275,7 +277,7 @@ export class Queue {
       const text = one.count > 1 ? `${count(one.count)} examples ${WORDS[one.action]}` : `${one.index} ${what}`;
       return h("li", {}, one.count > 1 ? h("span", {}, text) : h("button", { type: "button", onclick: () => this.open_(one.index) }, h("bdi", {}, text)));
     });
-    put(this.last, (entries.length ? [h("h2", { class: "soft" }, "Last"), h("ol", { reversed: true }, entries)] : []));
+    put(this.last, (entries.length ? [h("h2", { class: "soft" }, "Recent"), h("ol", { reversed: true }, entries)] : []));
   }
 
   showEnd() {
@@ -286,8 +288,8 @@ export class Queue {
     put(this.bar, h("button", { type: "button", onclick: () => this.undo() }, h("kbd", {}, "U"), "undo"));
     const everything = this.view.only === "suspects";
     put(this.panel, h("h2", {}, this.total ? "All decided" : "Nothing here"),
-      h("p", {}, this.total ? "Nothing is open in this part of the queue." : "No example fits."),
-      h("p", {}, h("a", { href: "#dashboard" }, "See what it changes"), everything ? [" or ", h("a", { href: "#queue?only=all" }, "go on with all examples"), "."] : "."));
+      h("p", {}, this.total ? "Every example in this part of the queue is decided." : "No example matches the filter."),
+      h("p", {}, h("a", { href: "#dashboard" }, "See what this changes"), everything ? [" or ", h("a", { href: "#queue?only=all" }, "continue with all examples"), "."] : "."));
     this.showLast();
     this.showProgress();
     say("All decided");
@@ -301,14 +303,15 @@ export class Queue {
     const known = new Set([...this.ahead, ...this.trail].map((item) => item.index));
     this.ahead.push(...content.items.filter((item) => !known.has(item.index)));
     if (content.items.length) this.after = content.items.at(-1).place + 1;
-    else if (this.after && content.open) { // what is open lies before the place that the address named
+    else if (this.after && content.open) { // the open examples come before the place in the address
       this.after = 0;
       if (!this.ahead.length) await this.fill();
     }
   }
 
   take(content) {
-    // an answer that was made before the last decision would count it as open, and undo another one
+    // an answer from before the last decision would count that example as open, and make U undo an
+    // earlier decision
     if (content.seq >= shared.seq || !this.total) {
       shared.seq = Math.max(shared.seq, content.seq);
       [this.total, this.open] = [content.total, content.open];
@@ -335,7 +338,7 @@ export class Queue {
 
   async back() {
     if (this.isBusy || (this.at <= 0 && !this.isOver)) return;
-    if (!this.isOver) this.at -= 1; // behind the last one, that is the next one back
+    if (!this.isOver) this.at -= 1; // after the end of the queue, the last example is the previous one
     if (!this.current) return;
     await this.show(this.current, { back: true });
   }
@@ -358,12 +361,12 @@ export class Queue {
     const item = this.current;
     if (!item) return;
     if (item.suggestion >= 0) this.decide("relabel", item.suggestion);
-    else notice(`There is no suggestion for this example: ${item.label < 0 ? "" : "keep its label, or "}choose a class with /.`, "note");
+    else notice(`There is no suggestion for this example. ${item.label < 0 ? "Choose" : "Keep its label, or choose"} a class with /.`, "note");
   }
 
   keepLabel() {
     const item = this.current;
-    if (item && item.label < 0) notice("This example has no label to keep: choose a class with its digit, or with /.", "note");
+    if (item && item.label < 0) notice("This example has no label to keep. Choose a class with its digit, or with /.", "note");
     else this.decide("keep");
   }
 
@@ -371,7 +374,7 @@ export class Queue {
     const item = this.current;
     if (!item || !this.isReady) return;
     const first = this.digits(item).map(([, label]) => label);
-    chooseClass(`What is example ${item.index}?`, first, (label) => this.decide("relabel", label));
+    chooseClass(`Which class is example ${item.index}?`, first, (label) => this.decide("relabel", label));
   }
 
   async decide(action, label) {
@@ -388,9 +391,9 @@ export class Queue {
       this.recent = content.recent;
       made.push({ time: Date.now(), action: item.action, reviewer: shared.reviewer });
       const differing = content.others.filter((one) => one.action !== item.action || one.new !== item.new);
-      if (differing.length) notice(differing.map((one) => `${one.reviewer} decided otherwise about example ${item.index}: ${this.words({ ...one, label: item.label })}.`).join(" "));
+      if (differing.length) notice(differing.map((one) => `${one.reviewer} decided differently about example ${item.index}: ${this.words({ ...one, label: item.label })}.`).join(" "));
       else if (this.hasFailed || $("#notice").dataset.kind !== "warning") $("#notice").hidden = true;
-      this.hasFailed = false; // a warning about it is out of date
+      this.hasFailed = false; // a warning about it is now out of date
       $("#main").focus({ preventScroll: true });
       await this.next();
     } catch (error) {
@@ -409,8 +412,8 @@ export class Queue {
     Object.assign(item, { action: now.action, new: now.new, base: now.base, others: now.others });
     await this.show(item, { back: true });
     notice(now.action
-      ? `You decided example ${item.index} in another window meanwhile: ${this.words(item)}. Nothing was overwritten; decide again to change it.`
-      : `You took back your decision about example ${item.index} in another window meanwhile. Decide again if you want to.`);
+      ? `Meanwhile you decided example ${item.index} in another window: ${this.words(item)}. Nothing was overwritten; decide again to change it.`
+      : `Meanwhile you undid your decision about example ${item.index} in another window. Decide again if you want to.`);
   }
 
   async undo() {
@@ -449,7 +452,7 @@ export class Queue {
       }
     } catch (error) {
       if (error instanceof Refused && error.status === 409) {
-        notice("That was undone in another window already.");
+        notice("That was already undone in another window.");
         await this.fill();
         this.showLast();
       } else if (error.name !== "AbortError") notice(`Not undone: ${error.message}`);

@@ -1,4 +1,4 @@
-// Filter, order and place: all of it in the address, so that a reload or a phone shows the same.
+// Filter, order and place are kept in the address, so a reload or another device shows the same.
 
 export const FIELDS = ["label", "prediction", "group", "by", "low", "high", "text", "only", "lasso", "sort", "order", "state"];
 

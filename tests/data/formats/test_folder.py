@@ -166,7 +166,7 @@ def test_an_empty_class_folder_keeps_its_label(class_folders):
 def test_given_classes_number_the_folders(class_folders):
     source = open_source(class_folders, classes=["dog", "emu", "cat"])
     assert [source.label_of(index) for index in range(5)] == [2, 2, 0, 0, 0]
-    with pytest.raises(DataError, match=r"class folder 'dog' .* is none of the 2 given classes"):
+    with pytest.raises(DataError, match=r"class folder 'dog' .* is not one of the 2 given classes"):
         open_source(class_folders, classes=["cat", "emu"])
 
 

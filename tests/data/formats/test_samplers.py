@@ -138,7 +138,7 @@ def test_a_sampler_that_repeats_examples_is_refused_with_a_way_to_all_of_them(sa
         ([3, 10], r"positions in \[0, 10\).*got 10"),
         ([-1], r"positions in \[0, 10\).*got -1"),
         ([("a", 1)], r"positions in \[0, 10\).*got \('a', 1\)"),
-        ([], "names no examples"),
+        ([], "selects no examples"),
     ],
 )
 def test_what_is_not_a_position_is_refused(items, said):

@@ -276,7 +276,8 @@ def test_one_command_trains_and_scores_by_a_recipe(images, net, tmp_path):
     command = ["score", "--out-of-sample", "2", "--recipe", str(recipe)]
     printed = CliRunner().invoke(main, command)
     assert printed.exit_code == 0, printed.output
-    assert "120 rows, each scored by the one of 2 models that did not see it" in printed.output
+    told = "120 rows, each scored by the one of 2 models that was not trained on it"
+    assert told in printed.output
     assert f"next: hardsight review {tmp_path / 'run'}" in printed.output
     page = CliRunner().invoke(main, ["report", str(tmp_path / "run")])
     assert page.exit_code == 0, page.output
@@ -286,4 +287,4 @@ def test_one_command_trains_and_scores_by_a_recipe(images, net, tmp_path):
     assert "--data cannot be used with --recipe" in refused.output
     refused = CliRunner().invoke(main, ["score", "--recipe", str(recipe)])
     assert refused.exit_code == 2
-    assert "say how many, --out-of-sample 5" in refused.output
+    assert "say how many folds with --out-of-sample 5" in refused.output
