@@ -88,14 +88,16 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=asks,
 )  # fmt: skip
 def active(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Asks for the labels of {on} in rounds, by every rule of `hs.queue`.
+    """Asks for the labels of {on} in rounds, with every rule of `hs.queue`.
 
-    All rules begin with the same {begin} labelled examples, drawn at random, and the network that
-    was trained on them. In each of {rounds} rounds the network looks at the examples that have no
-    label yet, the rule names {budget} of them, their true labels are added, and the network is
-    trained again from the start: {model}, always with as many steps as {epochs} epochs of the whole
-    training split. Classes are not balanced by a rule. Every network is tested once; labels of the
-    pool are read only if a rule asked for them.
+    All rules begin with the same {begin} labelled examples, drawn at random, and the network
+    trained on them. Each of {rounds} rounds works as follows: the network looks at the examples
+    that have no label yet, the rule names {budget} of them, their true labels are added, and
+    {model} is trained again from the start. Training always takes as many steps as {epochs} epochs
+    of the whole training split.
+
+    No rule balances the classes. Every network is tested once. Labels of the pool are read only if
+    a rule asked for them.
     """
     cases = [(rule, seed) for seed in setting.seeds for rule in setting.rules]
     trial = partial(_trial, lab, setting)

@@ -100,15 +100,16 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=asks,
 )  # fmt: skip
 def few_labels(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Learns {on} from {labels} labels and the pictures of all others.
+    """Learns {on} from {labels} labels and the pictures of all other examples.
 
-    The labelled examples are drawn at random, the same number of every class. {model} is trained
-    on them, with as many steps as {epochs} epochs over the whole training split; that is where
-    every rule starts. In each of {rounds} rounds it predicts the examples without labels, the rule
-    selects a growing portion of each class (from {portion} by {portion_step}), and the network is
-    trained on both. Labels of the rest are read for the column that says so, and by no rule. "all
-    labels" is the same network trained on the whole split. The model of the last round is tested
-    once.
+    The labelled examples are drawn at random, the same number from every class. {model} is trained
+    on them, with as many steps as {epochs} epochs over the whole training split. Every rule starts
+    from this network. In each of {rounds} rounds, the network predicts the examples without labels,
+    the rule selects a growing portion of each class (from {portion} by {portion_step}), and the
+    network is trained on both.
+
+    The other labels are read for the column that says so, and by no rule. "all labels" is the same
+    network trained on the whole split. The model of the last round is tested once.
     """
     cases = [(seed,) for seed in setting.seeds]
     trial = partial(_trial, lab, setting)

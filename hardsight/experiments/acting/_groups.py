@@ -167,16 +167,20 @@ def _fails(row: Mapping[str, Any]) -> bool:
 def groups(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Looks for groups that a network fails, in three ways.
 
-    Made up: test pictures of {on} get a camera (A or B) and a light (day, dusk or night) at random,
-    {draws} times for each network ({model}, {limit} training pictures). In the unfair world the
-    pictures of camera B at night have uniform noise of width {width}; `hs.stats.worst_slices` must
-    name that slice. In the fair world nothing differs, and it must name none.
+    Made-up attributes: test pictures of {on} get a camera (A or B) and a light (day, dusk or night)
+    at random, {draws} times for each network ({model}, {limit} training pictures). In the unfair
+    world, the pictures of camera B at night have uniform noise of width {width}, and
+    `hs.stats.worst_slices` must name that slice. In the fair world nothing differs, and it must
+    name none.
 
     Domains of PACS ({domains}): a network ({domain_model}, {domain_epochs} epochs) learns all but
-    one, and `hs.stats.by_group` looks at held-out pictures of all: the domain that was left out
-    must be the worst. People: a network ({people_model}, {people_epochs} epochs on {people_limit}
-    pictures) is tested on {people_test} pictures of CIFAR-10H, in groups by the share of people who
-    chose the label. Tests allow for the classes of a group and are corrected by Holm's method.
+    one, and `hs.stats.by_group` looks at held-out pictures of all of them. The domain that was left
+    out must be the worst.
+
+    People: a network ({people_model}, {people_epochs} epochs on {people_limit} pictures) is tested
+    on {people_test} pictures of CIFAR-10H, in groups by the share of people who chose the label.
+
+    Tests allow for the classes of a group and are corrected by Holm's method.
     """
     parts: dict[str, list[dict[str, Any]]] = {"made": [], "domains": [], "people": []}
     with lab.progress("seeds", len(setting.seeds)) as advance:

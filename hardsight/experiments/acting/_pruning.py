@@ -118,11 +118,17 @@ def pruning(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Keeps a share of the training examples of {on}, by several rules, and trains again.
 
     A network is trained on all examples while its dynamics are recorded. `hs.select` then keeps a
-    share of them: at random; the hardest by early EL2N, AUM, forgetting events or mean AVH; the
-    same number from each stratum of EL2N (coverage); or at random after the most suspect labels
-    were dropped ({dropped} of all examples, if so many may go). The same network, {model}, is
-    trained from the same seed on what is kept, with as many steps as on the whole ({epochs} epochs
-    of {limit} examples), and tested once. Labels of the test split are never made wrong.
+    share of them by one of these rules:
+
+    - at random;
+    - the hardest by early EL2N, AUM, forgetting events or mean AVH;
+    - the same number from each stratum of EL2N (coverage);
+    - at random, after the most suspect labels were dropped ({dropped} of all examples, if the share
+      leaves room for that).
+
+    The same network, {model}, is trained from the same seed on the examples that were kept, with as
+    many steps as on the whole ({epochs} epochs of {limit} examples), and tested once. Labels of the
+    test split are never made wrong.
     """
     trials, whole = [], []
     runs = len(setting.noise) * len(setting.seeds)

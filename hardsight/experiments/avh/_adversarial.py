@@ -211,13 +211,15 @@ def _plane_table(planes: kit.Grid) -> kit.Table:
 def avh_adversarial(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Watches AVH and norm during adversarial training, and looks at adversarial images.
 
-    {model} is trained on {limit} images of {dataset} for {epochs} epochs with seeds {seeds}, once
-    on the images as they are and once on images that PGD ({steps} steps, L∞ {epsilon}) has changed
-    to mislead the network of the moment. After every epoch norm and AVH of {test_limit} test
-    images, which are not changed, are recorded. Then {attacked} test images are changed against
-    each network (PGD, {attack_steps} steps): is their AVH worse? Two networks whose embedding is a
-    plane, one of them a decoupled SphereNet, show where successful adversarial examples come to
-    lie. The paper says neither network nor attack. Nothing is selected: the last epoch counts.
+    {model} is trained on {limit} images of {dataset} for {epochs} epochs with seeds {seeds}: once
+    on the original images, and once on images that PGD ({steps} steps, L∞ {epsilon}) has changed to
+    mislead the current network. After every epoch, norm and AVH of {test_limit} unchanged test
+    images are recorded. Then {attacked} test images are changed to attack each network (PGD,
+    {attack_steps} steps). Is their AVH worse?
+
+    Two networks with a two-dimensional embedding, one of them a decoupled SphereNet, show where
+    successful adversarial examples end up. The paper does not name its network or attack. Nothing
+    is selected: the last epoch counts.
     """
     train, test = _digits(lab, setting)
     curves: dict[str, list[Any]] = {_PLAIN: [], _ADVERSARIAL: []}

@@ -71,11 +71,13 @@ def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> kit.Asked:
 def avh_geometry(lab: kit.Lab, setting: GeometrySetting) -> kit.Result:
     """Draws four pictures of what norm and angle stand for.
 
-    A network whose embedding is a plane, trained on {train_limit} training images of {dataset}
-    (seeds {seeds}, {epochs} epochs, last epoch): classes are cones. A perceptron on two Gaussians
-    projected to the sphere, where the true hardness of a point, the probability of the other class,
-    is known: which of AVH and norm follows it? Confidence and AVH of one point as its norm grows,
-    by formula. And gradient ascent on the loss of right examples in the plane: does the norm shrink
+    The first is a network with a two-dimensional embedding, trained on {train_limit} training
+    images of {dataset} (seeds {seeds}, {epochs} epochs, last epoch): classes are cones. The second
+    is a perceptron on two Gaussians projected to the sphere. There, the true hardness of a point is
+    known, as the probability of the other class. Does AVH or the norm follow it?
+
+    The third shows confidence and AVH of one point as its norm grows, by formula. The fourth is
+    gradient ascent on the loss of correctly classified examples in the plane: does the norm shrink
     before the angle turns?
     """
     train, test = measures.digits(lab, setting)

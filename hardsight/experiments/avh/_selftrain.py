@@ -192,11 +192,13 @@ def avh_selftrain(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Every rule and baseline starts from the same source model of each seed.
 
     All run the same rounds: predict the target, select a growing portion of each class (20 % by 5
-    points), retrain on source and selection. Nothing is chosen by target labels: the model of the
-    last round counts, the source model is selected on held-out source images, and settings are the
-    same for all rules. The paper uses VisDA-17 and ResNet-101; here it is {network} on pairs of
-    domains of {dataset}, with {source_epochs} epochs on the source, then {rounds} rounds of
-    training; epochs per round: {epochs}. Accuracy is the mean over classes, in percent.
+    points), retrain on source and selection. Target labels choose nothing. The model of the last
+    round counts, the source model is selected on held-out source images, and settings are the same
+    for all rules.
+
+    The paper uses VisDA-17 and ResNet-101. Here it is {network} on pairs of domains of {dataset},
+    with {source_epochs} epochs on the source, then {rounds} rounds of training; epochs per round:
+    {epochs}. Accuracy is the mean over classes, in percent.
     """
     runs: Runs = {}
     with lab.progress("adapting", len(setting.pairs) * len(setting.seeds)) as advance:

@@ -146,14 +146,14 @@ def _grid(setting: Setting, kinds: Sequence[str], curves: Found) -> kit.Grid:
     asks=_asks,
 )  # fmt: skip
 def el_fig7(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
+    """Shows accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
-    The models are those of el-table1 ({networks}); {images} test images are attacked. A model that
-    is very sure has a cross-entropy whose gradient rounds to nothing, so an attack along it finds
-    nothing: that hides gradients, and is not robustness. So at one radius the same images are
-    attacked with the margin, a difference of logits, as objective, with more steps and random
-    starts, and with images made against the other loss's model of the same seed{ensemble}; the
-    strongest of all is what counts.{published_attack}
+    The models are those of el-table1 ({networks}); {images} test images are attacked. If a model is
+    very sure, the gradient of its cross-entropy rounds to nothing, and an attack along it finds
+    nothing. That hides gradients, and is not robustness. At one radius, the same images are
+    therefore also attacked with the margin, a difference of logits, as objective, with more steps
+    and random starts, and with images made against the other loss's model of the same
+    seed{ensemble}. The strongest of all attacks counts.{published_attack}
     """
     return _attacked(lab, setting)
 
@@ -183,13 +183,13 @@ _SMALL: dict[str, Any] = {
     asks=_asks,
 )  # fmt: skip
 def el_fig7_small(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
+    """Shows accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
-    Data and network: {networks}, trained {recipes}, without normalising the pixels; the model kept
-    is that of the last epoch. {images} test images are attacked with {steps} steps, each 2.5 times
-    the radius over the number of steps (the published ones have a fixed length, which in L2 cannot
-    reach the larger radii). The published code does not shuffle and keeps one of ten models; here
-    every seed counts. The checks for hidden gradients are those of el-fig7.
+    Data and network are {networks}, trained for {recipes}, without normalising the pixels. The
+    model kept is that of the last epoch. {images} test images are attacked with {steps} steps, each
+    2.5 times the radius over the number of steps. (The published steps have a fixed length, which
+    in L2 cannot reach the larger radii.) The published code does not shuffle and keeps one of ten
+    models; here every seed counts. The checks for hidden gradients are those of el-fig7.
     """
     return _attacked(lab, setting)
 

@@ -93,7 +93,7 @@ class Recipe:
             )
         if any(task.is_colour for task in self.trained):
             said.append(
-                f"{self.colour_epochs} epochs on coloured ones (SGD with momentum .9, weight decay "
+                f"{self.colour_epochs} epochs on colour images (SGD with momentum .9, weight decay "
                 f"{self.colour_decay:g}, {_falling(self.colour_drops)}; batch {self.colour_batch}, "
                 f"learning rate {self.colour_lr:g}, crop and flip)"
             )

@@ -85,13 +85,13 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=_asks,
 )
 def el_table4(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """How well cross-entropy and Encouraging Loss tell foreign images from their own.
+    """Measures how well cross-entropy and Encouraging Loss tell foreign images from their own.
 
-    The models are those of el-table1, of one recipe each; the paper's loss is LE = 1. The
-    indicator is the paper's, the smallest conditional energy, and beside it free energy and the
-    largest probability. Own images are the test split, foreign ones are brought to its size and
-    colours; nothing is chosen on either. AUROC counts ties half; FPR95 is the share of foreign
-    images accepted at the threshold that accepts 95 % of the own.
+    The models are those of el-table1, of one recipe each; the paper's loss is LE = 1. The indicator
+    is the paper's, the smallest conditional energy. Free energy and the largest probability are
+    shown beside it. The model's own images are the test split. Foreign images are converted to the
+    same size and colours. Nothing is chosen on either. AUROC counts ties as half; FPR95 is the
+    share of foreign images accepted at the threshold that accepts 95 % of the model's own images.
     """
     data = {}
     for pair in setting.pairs:

@@ -173,14 +173,16 @@ def _count(grid: kit.Grid, what: str, kind: str, labels: str) -> str:
 def label_fixing(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Closes the loop: planted errors are found, reviewed, fixed, and trained on again.
 
-    {percent} of the labels of {limit} training images of {on} are made wrong, at random
+    {percent} of the labels of {limit} training images of {on} are made wrong, either at random
     (symmetric noise) or swapped between classes that look alike (pairs). A network is trained on
     them while its dynamics are recorded. A script that knows the truth then answers in the review
-    app, over HTTP, about the first {reviewed} suspects: it keeps the label or gives the right one.
-    The decisions are exported as a patch, read back, and laid over the noisy data, and the same
-    network is trained again from the same seed. Beside it: as many examples reviewed at random,
-    and labels without errors. Accuracy is on test images whose labels nobody touched. The network
-    is {model}, {epochs} epochs.
+    app, over HTTP, for the first {reviewed} suspects: it keeps the label or gives the right one.
+    The decisions are exported as a patch, read back, and applied to the noisy data. The same
+    network is then trained again from the same seed.
+
+    This is compared with reviewing the same number of random examples, and with labels without
+    errors. Accuracy is measured on test images whose labels nobody touched. The network is {model},
+    {epochs} epochs.
     """
     for module in ("starlette", "uvicorn", "duckdb"):
         require(module, extra="app", feature="the experiment label-fixing")
