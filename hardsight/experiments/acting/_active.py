@@ -60,11 +60,11 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             "mean of all rounds": lambda _, rule: asked.cell("accuracy", rule=rule),
         },
         note=f"In per cent, mean ± standard deviation over seeds. All rules begin with the same "
-        f"{setting.begin:,} labels and network; the mean leaves that one out.",
+        f"{setting.begin:,} labels and network, which the mean leaves out.",
     )
     questions = [
         asked.question(
-            f"asking by {rule} is better than at random, as a mean over the rounds", "ours",
+            f"asking by {rule} is better than asking at random, averaged over the rounds", "ours",
             "accuracy", {"rule": rule}, {"rule": RANDOM},
         )
         for rule in setting.rules
@@ -76,7 +76,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 @kit.experiment(
     "active",
     title="Labelling next: rules of the queue against a random choice",
-    reproduces="no paper's table; coverage after Sener and Savarese 2018",
+    reproduces="not a paper's table; coverage after Sener and Savarese 2018",
     scales={
         "smoke": Setting(
             limit=300, test_limit=100, epochs=2, begin=30, budget=20, rounds=1,

@@ -74,7 +74,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 @kit.experiment(
     "curriculum",
     title="Learning in an order: curricula against uniform draws at equal steps",
-    reproduces="no paper's table; after Bengio et al. 2009 and Kumar et al. 2010",
+    reproduces="not a paper's table; after Bengio et al. 2009 and Kumar et al. 2010",
     scales={
         "smoke": Setting(**{**recipes.SMOKE, "orders": ("easy_first", "self_paced")}),
         "short": Setting(limit=600, epochs=10),

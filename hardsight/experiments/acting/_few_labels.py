@@ -61,9 +61,9 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             "test accuracy, %": "accuracy",
             "accuracy on the examples without labels, %": "unlabelled",
         },
-        note=f"Mean ± standard deviation over seeds. {FEW}: the {setting.labels:,} labels alone, "
-        f"from which all rules start; {_CONTROL}: the steps of a rule without any label of the "
-        f"rest, for the statistics of batch normalisation alone.",
+        note=f"Mean ± standard deviation over seeds. {FEW} uses the {setting.labels:,} labels "
+        f"alone, and all rules start from it. {_CONTROL} takes the same steps as a rule but gives "
+        f"the rest no labels, so that only the statistics of batch normalisation change.",
     )
     # what is said, paper, rule, other rule
     asked = (
@@ -71,7 +71,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
         ("self-training (CBST) improves on the same steps without labels", "ours", _CBST, _CONTROL),
         ("selection by angles (CBST+AVH) is better than by probabilities (CBST)",
          "81.5 against 76.4 between domains, AVH Table 3", _AVH, _CBST),
-        ("classes with thresholds of their own (CBST) are better than one threshold for all",
+        ("a separate threshold for each class (CBST) is better than one threshold for all",
          "ours", _CBST, "threshold"),
     )  # fmt: skip
     gate = setting.gate(grid.values("accuracy", rule=ALL))
@@ -86,7 +86,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 @kit.experiment(
     "few-labels",
     title="Few labels, many pictures: self-training within one domain",
-    reproduces="no paper's table; the rules are those of AVH, section 5.1",
+    reproduces="not a paper's table; the rules are those of AVH, section 5.1",
     scales={
         "smoke": Setting(
             limit=300, test_limit=100, epochs=2, labels=40, rules=(FEW, _CBST), rounds=1,

@@ -28,7 +28,7 @@ class Setting(recipes.Recipe):
     """Keys of the experiment, beside those of :class:`Recipe`.
 
     Attributes:
-        draws: of two attributes that are made up, for each network.
+        draws: of two made-up attributes, for each network.
         width: of the uniform noise on the pictures of the planted slice.
         domains: of PACS, each of which is left out of training once; none to skip this part.
         domain_model: trained on the others.
@@ -66,7 +66,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
         titles = {name: name.replace("_", " ") for name in setting.domains}
         tables.append(
             grid.table(
-                "Accuracy by domain, by the domain that was left out of training",
+                "Accuracy by domain, for each domain left out of training",
                 {"left_out": "left out"},
                 grid.across("group", "accuracy", titles),
                 note="In per cent, mean ± standard deviation over seeds.",
@@ -90,7 +90,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 def _made_table(rows: Sequence[Mapping[str, Any]]) -> kit.Table:
     grid = kit.Grid.of(rows, "world")
     return grid.table(
-        "Attributes that are made up",
+        "Made-up attributes",
         {"world": "data"},
         {
             "accuracy, %": "accuracy",
@@ -139,7 +139,7 @@ def _people_claim(rows: Sequence[Mapping[str, Any]]) -> kit.Claim:
     lack = kit.spread([row["accuracy"] - row["expected"] for row in unclear])
     outcomes = [_fails(row) for row in unclear]
     return kit.Claim.of_runs(
-        "pictures that people disagree about are failed more often than their classes explain",
+        "networks fail pictures that people disagree about more often than the classes explain",
         "ours", f"{lack} points from what is expected; p < 0.05 in {sum(outcomes)} of "
         f"{len(outcomes)} networks", outcomes,
     )  # fmt: skip
@@ -151,8 +151,8 @@ def _fails(row: Mapping[str, Any]) -> bool:
 
 @kit.experiment(
     "groups",
-    title="Whom a model fails: groups and slices that must be found, and none that must not",
-    reproduces="no paper; a check of what reports say about groups",
+    title="Whom a model fails: finding the groups and slices that exist, and no others",
+    reproduces="not from a paper; a check of what reports say about groups",
     scales={
         "smoke": Setting(**{**recipes.SMOKE, "draws": 5, "domains": (), "people": ""}),
         "short": Setting(),

@@ -55,7 +55,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             f"Test accuracy, wrong labels: {recipes.noise_in_words(share)}",
             {"method": "chosen by"},
             grid.across("kept", "accuracy", {kept: f"{kept:.0%} kept" for kept in setting.kept}),
-            note="In per cent, mean ± standard deviation over seeds. With all examples: "
+            note="In per cent, mean ± standard deviation over seeds. Accuracy with all examples: "
             f"{kit.Grid.of(data['whole'], 'noise').cell('accuracy', noise=share)}.",
         )
         for share in setting.noise
@@ -101,8 +101,9 @@ def _questions(grid: kit.Grid, setting: Setting, weak: str) -> list[kit.Question
 
 @kit.experiment(
     "pruning",
-    title="Training on fewer examples: accuracy by what chooses them",
-    reproduces="no paper's table; after Paul et al. 2021 (EL2N) and Zheng et al. 2023 (coverage)",
+    title="Training on fewer examples: accuracy by selection rule",
+    reproduces="not a paper's table; after Paul et al. 2021 (EL2N) and Zheng et al. 2023 "
+    "(coverage)",
     scales={
         "smoke": Setting(
             **{**recipes.SMOKE, "kept": (0.3,), "methods": (RANDOM, EL2N, COVERAGE, DROPPED)}

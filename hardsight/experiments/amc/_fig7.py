@@ -124,8 +124,8 @@ def _table(grid: kit.Grid) -> kit.Table:
             ),
         },
         note=(
-            "Mean ± standard deviation over seeds; p of paired t tests over seeds on the test "
-            "column, raised by Holm's method over the column. The margin is in radians."
+            "Mean ± standard deviation over seeds. P-values are from paired t tests over seeds on "
+            "the test column, raised by Holm's method over the column. The margin is in radians."
         ),
     )
 

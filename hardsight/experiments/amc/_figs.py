@@ -77,19 +77,19 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             "Features of test images",
             {"place": "Embedding", "loss": "Loss"},
             {title: name for name, title in _FEATURES.items()},
-            note="Mean ± standard deviation over seeds, all in [0, 1] but the silhouette, in "
-            "[-1, 1]; larger is more compact and better separated. K-means works on directions, "
-            "with as many clusters as classes.",
+            note="Mean ± standard deviation over seeds. All values are in [0, 1], except the "
+            "silhouette in [-1, 1]; larger is more compact and better separated. K-means works on "
+            "directions, with as many clusters as classes.",
         ),
         maps.table(
             "Grad-CAM maps of predicted classes",
             {"loss": "Loss"},
             {title: name for name, title in _MAPS.items()},
-            note="Mean ± standard deviation over seeds of means over test images. Compact: a large "
-            "share of the map in its strongest fifth of pixels, a small entropy (as a share of "
-            "the largest possible). Pointing at the evidence: the probability falls fast as the "
-            "strongest pixels are removed (small deletion area) and rises fast as they come in "
-            "(large insertion area).",
+            note="Mean ± standard deviation over seeds of means over test images. A compact map "
+            "has a large share in its strongest fifth of pixels, and a small entropy (as a share "
+            "of the largest possible). If a map points at the evidence, the probability falls fast "
+            "as the strongest pixels are removed (small deletion area) and rises fast as they are "
+            "added (large insertion area).",
         ),
     ]
     gate = setting.gate(

@@ -139,10 +139,10 @@ def _table(grid: kit.Grid, setting: Setting) -> kit.Table:
             "p, Holm": lambda _, *key: raised[key].p if key in raised else None,
         },
         note=(
-            "Mean ± standard deviation over seeds. The validation column is what choices were "
-            "made by; the test column was looked at once per model. P-values are of paired t tests "
-            "over seeds against + Euclid of the same weight, as they are and raised by Holm's "
-            "method over the column; the claims are corrected among themselves."
+            "Mean ± standard deviation over seeds. Choices were made by the validation column; the "
+            "test column was looked at once per model. P-values are from paired t tests over seeds "
+            "against + Euclid of the same weight, uncorrected and raised by Holm's method over the "
+            "column; the claims are corrected among themselves."
         ),
         paper=[
             [name, title, None, accuracy, _PAPER[name][-1] if title == "+ AMC" else None, None]

@@ -1,4 +1,4 @@
-"""AVH, Section 3: norm and angle along training."""
+"""AVH, Section 3: norm and angle during training."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> kit.Asked:
 
 @kit.experiment(
     "avh-dynamics",
-    title="Norm and angle along training",
+    title="Norm and angle during training",
     reproduces="Angular Visual Hardness, Figs. 4, 9-13, 15, Observations 1-4",
     scales={
         "smoke": _setting(

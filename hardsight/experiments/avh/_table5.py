@@ -314,9 +314,9 @@ def _table(grid: kit.Grid, means: kit.Grid, domains: Sequence[str]) -> kit.Table
             ),
         },
         note=(
-            "Mean ± standard deviation over seeds; p of a paired t test over seeds on the mean "
-            "over domains, raised by Holm's method. The slides print other numbers for the AVH "
-            "loss (71.56, 69.25, 89.93, 60.86, mean 72.90) and call the network CNN-9."
+            "Mean ± standard deviation over seeds. P-values are from a paired t test over seeds on "
+            "the mean over domains, raised by Holm's method. The slides give other numbers for the "
+            "AVH loss (71.56, 69.25, 89.93, 60.86, mean 72.90) and call the network CNN-9."
         ),
         paper=[
             ["cnn10", loss, *(row[name] for name in (*domains, "mean")), None]
@@ -340,7 +340,7 @@ def _choices(grid: kit.Grid, data: Mapping[str, Any]) -> kit.Table:
             "validation, AVH loss, %": ("validation", {"loss": _ANGULAR}),
             "validation, cross-entropy, %": ("validation", {"loss": _PLAIN}),
         },
-        note="One seed chooses; all seeds train with the chosen scale.",
+        note="One seed chooses the scale; all seeds train with it.",
     )
 
 

@@ -61,7 +61,7 @@ class Setting(recipes.Recipe):
 def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     bases = {base: data[base] for base in setting.bases}
     grid = kit.Grid.read(bases, setting.seeds, "base", "bonus")
-    note = setting.note(data["lost"], "Differences are paired over seeds, with a 95 % interval.")
+    note = setting.note(data["lost"], "Differences are paired over seeds, with 95 % intervals.")
     task = Task.named(setting.task)
     tables = [_table(task.title, grid, measure, note) for measure in MEASURES]
     plain = {"base": "cross-entropy", "bonus": "original"}

@@ -63,7 +63,8 @@ def _questions(title: str, grid: kit.Grid, weak: str) -> list[kit.Question]:
             "median", el, ce, told=f"{times}{{}}", weak=weak,
         ),
         grid.question(
-            f"{title}: it is larger relative to the scale of the logits, too", "not in the paper",
+            f"{title}: the median margin is also larger relative to the scale of the logits",
+            "not in the paper",
             "median, relative", el, ce, weak=weak,
         ),
     ]  # fmt: skip

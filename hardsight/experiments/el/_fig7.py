@@ -272,7 +272,7 @@ def _curves_table(setting: Setting, curves: kit.Grid, lost: Mapping[str, int]) -
         "Accuracy, %, at each radius",
         {"attack": "attack", "loss": "loss"},
         {"radius: accuracy": cell},
-        note=setting.note(lost, "Here means alone. The paper's figure has no numbers."),
+        note=setting.note(lost, "Only means are shown. The paper's figure has no numbers."),
     )
 
 
@@ -288,8 +288,8 @@ def _published_table(setting: Setting, published: kit.Grid, lost: Mapping[str, i
         ),
         note=setting.note(
             lost,
-            "All test images. In pixels on [0, 1] a radius is its product with the deviation that "
-            f"the images were normalised with{factor}.",
+            "All test images. To get a radius in pixels on [0, 1], multiply it by the deviation "
+            f"that the images were normalised with{factor}.",
         ),
         paper=[[name, *values] for name, values in _THEIRS.items() if is_theirs],
     )
@@ -308,7 +308,7 @@ def _asked(
         larger = curves.at(attack=kind).only(radius=setting.radii(kind)[1:]).mean_over("radius")
         says = f"{el} is more accurate under {words}, mean over the radii"
         questions.append(larger.question(says, paper, "accuracy", *pair, weak=weak))
-    says = f"it is more accurate under the strongest of all attacks, radius {setting.check_at:g}"
+    says = f"{el} is more accurate under the strongest of all attacks, radius {setting.check_at:g}"
     strongest = checks.question(says, "not in the paper", attacks.STRONGEST, *pair, weak=weak)
     return [*questions, strongest, _hidden(el, checks.at(loss=el))]
 

@@ -67,7 +67,8 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
         ("loss", "norm", "times that of CE", "test accuracy, %"),
         rows,
         note="Mean ± standard deviation over seeds; lost runs are left out. The paper's remark is "
-        "on translation: LE=1 more than 5 times, LE=0.75 less than 1.7 times the norm of CE.",
+        "about translation: LE=1 has more than 5 times the norm of CE, and LE=0.75 less than 1.7 "
+        "times.",
     )
     questions = norms.questions(grid, loss_name, _CE, weak=gate.weak)
     return [table, kit.networks_table([gate])], questions

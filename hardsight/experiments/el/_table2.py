@@ -78,7 +78,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 
 @kit.experiment(
     "el-table2",
-    title="Learning rate and loss: Encouraging Loss wants a smaller one",
+    title="Does Encouraging Loss need a smaller learning rate?",
     reproduces="Encouraging Loss, Table 2",
     scales={
         "smoke": Setting(
@@ -195,8 +195,8 @@ def _safe_table(
         {rate: partial(cell, rate=rate) for rate in adam.names("rate")},
         note=setting.note(
             _lost(adam, ""),
-            "Behind the mean are the worst seed and how many runs failed: lost, or more than 5 "
-            "points below the mean of CE at the same learning rate. Not in the paper.",
+            "After the mean come the worst seed and the number of runs that failed: lost, or more "
+            "than 5 points below the mean of CE at the same learning rate. Not in the paper.",
         ),
     )
 

@@ -172,11 +172,11 @@ def foreign_images(lab: kit.Lab, name: str, like: MemorySource) -> MemorySource:
 def _table(
     title: str, grid: kit.Grid, part: Mapping[str, Any], setting: Setting, is_papers: bool
 ) -> kit.Table:
-    about = "Not a pair of the paper."
+    about = "The paper does not have this pair."
     if is_papers:
         about = (
-            "The paper's text says FPR95 falls from 8.10 to 0.95 here, its table from 20.92 to "
-            "8.69; the table is shown."
+            "The paper's text says that FPR95 falls from 8.10 to 0.95 here, but its table says "
+            "from 20.92 to 8.69. We show the table."
         )
     flat = [
         f"{outcome['tells_nothing_apart']} of {len(setting.seeds)} of {loss}"
@@ -184,7 +184,7 @@ def _table(
         if outcome["tells_nothing_apart"]
     ]
     if flat:
-        about += f" Left out, as the model says the same of every image: {'; '.join(flat)}."
+        about += f" Left out, because the model says the same of every image: {'; '.join(flat)}."
     return grid.table(
         title,
         {"loss": "loss"},

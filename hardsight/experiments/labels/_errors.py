@@ -1,4 +1,4 @@
-"""Who finds planted label errors: every score, every summary of the dynamics, and cleanlab."""
+"""Which method finds planted label errors: scores, summaries of the dynamics, and cleanlab."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Setting:
 @kit.experiment(
     "label-errors",
     title="Finding planted label errors: suspicion against every score and cleanlab",
-    reproduces="no paper; after AUM (Pleiss et al. 2020) and confident learning "
+    reproduces="not from a paper; after AUM (Pleiss et al. 2020) and confident learning "
     "(Northcutt et al. 2021)",
     scales={
         "smoke": Setting(

@@ -1,4 +1,4 @@
-"""What it is worth to fix labels: plant errors, review the suspects, retrain, measure."""
+"""What fixing labels is worth: plant errors, review the suspects, retrain, measure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
         ("noise", "labels", "test accuracy, %", "labels still wrong", "errors found"),
         rows,
         note=f"{len(setting.seeds)} seeds; ± is the standard deviation over seeds. Errors found "
-        f"are those among the {setting.reviewed:,} examples that were looked at."
+        f"are those among the {setting.reviewed:,} examples that were reviewed."
         + _limits(setting, grid),
     )
     pairs = {}
@@ -122,7 +122,7 @@ def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
         for kind in kinds
     ] + [
         kit.Claim(
-            f"{kind} noise: it is better to review suspects than as many examples at random",
+            f"{kind} noise: reviewing suspects is better than reviewing as many random examples",
             "ours",
             f"{found[kind, 'choice']} points of test accuracy",
             found[kind, "choice"].is_above,
@@ -142,9 +142,9 @@ def _limits(setting: Any, grid: kit.Grid) -> str:
         for kind in grid.names("kind")
     )
     return (
-        f" The network is far from a good one: without errors {setting.model} reaches {best:.1f} % "
-        f"here, where ResNet-18 on all pictures reaches {good.accuracy:g} %. So the page says what "
-        "fixed labels are worth to this network, not to one that is good."
+        f" The network is far from a good one: without errors, {setting.model} reaches "
+        f"{best:.1f} % here, and ResNet-18 on all pictures reaches {good.accuracy:g} %. The page "
+        "therefore shows what fixed labels are worth to this network, not to a good one."
     )
 
 
@@ -159,8 +159,8 @@ def _count(grid: kit.Grid, what: str, kind: str, labels: str) -> str:
 
 @kit.experiment(
     "label-fixing",
-    title="What it is worth to fix labels: review the suspects, retrain, measure",
-    reproduces="no paper; the whole path of this program",
+    title="What fixing labels is worth: review the suspects, retrain, measure",
+    reproduces="not from a paper; the whole workflow of hardsight",
     scales={
         "smoke": Setting(
             dataset="builtin:digits", kinds=("symmetric",), reviewed=20, limit=120, test_limit=100,
