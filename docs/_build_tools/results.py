@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-# a page is also read where it is committed, beside no other page of the documentation
+# a page is also read where it is committed, without the other pages of the documentation
 _CLAIMS = ("(https://hardsight.readthedocs.io/papers/claims/)", "(../papers/claims.md)")
 
 
@@ -35,7 +35,7 @@ def on_files(files: Files, config: Any) -> Files:
         folder = RESULTS / name
         page = folder / "README.md"
         text = page.read_text(encoding="utf-8") if page.exists() else _not_run(spec)
-        # figures lie in a folder of their own beside the pages
+        # figures are in a separate folder beside the pages
         text = re.sub(r"\]\((?P<file>[\w.-]+\.svg)\)", rf"]({name}/\g<file>)", text)
         text = text.replace(*_CLAIMS)
         files.append(File.generated(config, f"results/{name}.md", content=text))

@@ -21,7 +21,7 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
         begin: labels to begin with, drawn at random.

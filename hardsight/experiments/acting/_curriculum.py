@@ -24,7 +24,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
         noise: shares of the labels that are made wrong.

@@ -24,7 +24,7 @@ _CBST, _AVH, _CONTROL = "cbst", "cbst+avh", "bn-only"
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
         labels: how many examples have one, the same number of every class.

@@ -25,7 +25,7 @@ _AGREEMENT = {"all agree": 1.0, "9 of 10 agree": 0.9, "fewer agree": 0.0}
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
         draws: of two made-up attributes, for each network.

@@ -28,7 +28,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
         kept: shares of the training examples that are kept, ascending.

@@ -32,7 +32,7 @@ class Setting(recipes.Recipe):
     Attributes:
         task: ``DATASET/NETWORK``.
         targets: classes whose examples are looked at; the paper's cat (Figure 5), dog (Figure 1).
-        log_ends: of Encouraging Loss, beside cross-entropy.
+        log_ends: of Encouraging Loss, in addition to cross-entropy.
         head_epochs: of the new head on frozen features.
     """
 

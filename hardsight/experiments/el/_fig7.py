@@ -34,7 +34,7 @@ class Setting(recipes.Recipe):
 
     Attributes:
         task: ``DATASET/NETWORK``; the paper's is MNIST.
-        log_ends: of Encouraging Loss, beside cross-entropy.
+        log_ends: of Encouraging Loss, in addition to cross-entropy.
         linf: radii of FGSM and PGD in pixels on the scale [0, 1].
         l2: radii of PGD in L2.
         steps: of PGD.
@@ -78,10 +78,10 @@ class Setting(recipes.Recipe):
         if not self.published:
             return ""
         return (
-            " The attack of the published code is done as well, on all test images: one step along "
-            "the gradient of minus the logit of the label, its radius in units of the normalised "
-            "input and without a clamp, so that pixels leave their valid range; and the same with "
-            "a clamp."
+            " The attack of the published code is also run, on all test images. It takes one step "
+            "along the gradient of minus the logit of the label. Its radius is in units of the "
+            "normalised input and there is no clamp, so pixels leave their valid range. The same "
+            "attack is also run with a clamp."
         )
 
 

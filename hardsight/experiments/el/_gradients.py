@@ -32,7 +32,7 @@ class Setting:
 
     Attributes:
         task: ``DATASET/NETWORK``.
-        log_ends: of Encouraging Loss, beside cross-entropy; 1 with the paper's clamp.
+        log_ends: of Encouraging Loss, in addition to cross-entropy; 1 with the paper's clamp.
         epochs: of training.
         batch_size: examples per step.
         lr: learning rate of SGD with momentum .9, falling to 0 along a cosine.

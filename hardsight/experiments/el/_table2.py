@@ -32,7 +32,7 @@ class Setting(recipes.Recipe):
         adam_task: for the second table, with AdamW.
         adam_lrs: its learning rates.
         adam_epochs: its epochs.
-        adam_log_ends: its losses beside cross-entropy and the unclamped normal bonus.
+        adam_log_ends: its losses in addition to cross-entropy and the unclamped normal bonus.
     """
 
     task: str = "cifar10/resnet18"

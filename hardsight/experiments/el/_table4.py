@@ -36,7 +36,7 @@ class Setting(recipes.Recipe):
     Attributes:
         pairs: ``DATASET/NETWORK > FOREIGN``, the foreign images as ``DATASET:SPLIT``, or
             ``rotated`` for the own test images turned by 90 degrees.
-        log_ends: of Encouraging Loss, beside cross-entropy.
+        log_ends: of Encouraging Loss, in addition to cross-entropy.
     """
 
     pairs: tuple[str, ...] = (
