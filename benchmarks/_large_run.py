@@ -1,4 +1,4 @@
-"""A made run of a million rows with a picture each, and photographs in class folders, to review."""
+"""A synthetic run of a million rows with a picture each, and photographs in folders, to review."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.autotune --out benchmarks/results/autotune.csv
 
-Needs a CUDA device. Every run is a process of its own, forked after the imports, on random images;
-the last batch of an epoch is short, as it usually is. The first epoch holds the start of CUDA, of
-the network and of the trials; ``epoch_s`` is the median of the later ones.
+Needs a CUDA device. Every run is a separate process, forked after the imports, on random images.
+The last batch of an epoch is short, as it usually is. The first epoch includes the start of CUDA,
+of the network and of the trials; ``epoch_s`` is the median of the later epochs.
 """
 
 from __future__ import annotations

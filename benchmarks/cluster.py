@@ -1,19 +1,19 @@
 """Scoring on Ray: what two actors do in the time of one, and what the driver's memory does.
 
-Every run is a process of its own that starts Ray on this machine. Starting costs the same for any
-number of rows, so everything is the difference between a short and a long run. On a machine that
-others use as well, seconds on the clock say little: beside them stands the processor time of the
-actors. What one actor needs for the rows, against what two need together, is how close two cores
-that nobody else uses would come to linear, as long as both get the same share of the work.
+Every run is a separate process that starts Ray on this machine. Starting costs the same for any
+number of rows, so everything reported is the difference between a short and a long run. On a shared
+machine, seconds on the clock say little, so the processor time of the actors is shown beside them.
+The time one actor needs for the rows, divided by the time two need together, shows how close two
+idle cores would come to linear, as long as both actors get the same share of the work.
 
-``python -m benchmarks.cluster --photos --rows 192 --repeats 3`` on two idle cores is the case that
-computing bounds: ``of_linear_on_the_clock`` is to be 0.9 or more, and ``load`` says whether the
-cores were idle. Two cores share memory and clock, so that even processes that know nothing of each
-other may not be twice as fast as one: the rows "1 process" and "2 processes" score the same
-pictures without Ray, a share each, and say what the machine itself can do.
+``python -m benchmarks.cluster --photos --rows 192 --repeats 3`` on two idle cores is the case bound
+by computing: ``of_linear_on_the_clock`` should be 0.9 or more, and ``load`` says whether the cores
+were idle. Two cores share memory and clock speed, so even two independent processes may not be
+twice as fast as one. The rows "1 process" and "2 processes" score a share of the same pictures each,
+without Ray, and show what the machine itself can do.
 
-``--part memory`` shows the driver's peak for more and more rows: memory of its own, and pages of
-files that it reads, which the system takes back when it needs them.
+``--part memory`` shows the driver's peak for more and more rows: its own memory, and pages of files
+that it reads, which the system takes back when it needs them.
 """
 
 from __future__ import annotations

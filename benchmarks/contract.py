@@ -1,18 +1,18 @@
 """The public contract of one commit, to compare with another's: ``python -m benchmarks.contract``.
 
-Writes down every public name with its signature, the help of every command, and what runs of a
-fixed seed give: columns of the tables value by value, trained weights, and every number of an
+Records every public name with its signature, the help of every command, and the results of runs
+with a fixed seed: columns of the tables value by value, trained weights, and every number of an
 adaptation, an evaluation and the three studies. Run it in two checkouts, then compare::
 
     python -m benchmarks.contract --out before.json      # in the older checkout
     python -m benchmarks.contract --against before.json  # in the newer one
 
 Numbers are compared bit for bit, so both must run on the same machine with the same packages.
-Types are compared as a reader sees them, whether they are written as text or not; an option that
-was added is listed apart from one that was changed or taken away, and a number of a result that the
-older commit did not have is counted apart from those that both have. Of training dynamics the rows
-of trained examples are compared, since older tables do not hold the others. The last lines count
-what is the same, wider, changed and gone; only the last two break the contract.
+Types are compared as a reader sees them, whether they are written as text or not. Added options are
+listed separately from changed or removed ones, and numbers that the older commit did not have are
+counted separately from those that both have. In training dynamics, only rows of trained examples
+are compared, because older tables do not hold the others. The last lines count what is the same,
+wider, changed and gone; only the last two break the contract.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What scoring a collection of pictures costs: the rates of one core, and hours, bytes and money.
 
-Each step is timed by itself on one thread, in processor time, which leaves out what others do on
-the same cores: a picture read, decoded and made small; the model's pass; all scores of its row; and
-its place in the table. The sum is what ``benchmarks.cluster --photos`` measures of an actor, which
-does all of it at once; the page docs/performance/cost-model.md compares the two.
+Each step is timed by itself on one thread, in processor time, which excludes other work on the same
+cores. The steps are: read, decode and shrink a picture; run the model; compute all scores of its
+row; and write the row to the table. ``benchmarks.cluster --photos`` measures the sum for an actor,
+which does all of it at once. The page docs/performance/cost-model.md compares the two.
 """
 
 from __future__ import annotations

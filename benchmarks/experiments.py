@@ -1,8 +1,8 @@
 """All experiments side by side on one machine: ``python -m benchmarks.experiments --scale short``.
 
-Small networks leave most of a large GPU idle, so several processes share it. Each experiment is
-first run in parts, by seed and by what else divides it, which only fill the folder of trained
-models and their outputs, and then whole, which finds all of that and writes the result.
+Small networks leave most of a large GPU idle, so several processes share it. Each experiment first
+runs in parts, by seed and by whatever else divides it. The parts only fill the folder of trained
+models and their outputs. Then the whole experiment runs, finds all of that and writes the result.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python -m benchmarks.fused_training --data MNIST_FOLDER --out results.csv
     TRITON_INTERPRET=1 python -m benchmarks.fused_training --data MNIST_FOLDER --limit 1000
 
-The network is in float32; ``--dtype`` is that of the embeddings and class weights the loss gets,
-and so decides which kernels run: bfloat16 those for Hopper, where there is one, float32 the
-portable ones. Without a CUDA device Triton has to interpret them. The learning rate falls linearly
-to 0, so that the last step does not decide; the test set is looked at once, after it.
+The network is in float32. ``--dtype`` is the dtype of the embeddings and class weights that the
+loss gets, so it decides which kernels run: bfloat16 runs those for Hopper, if there is one, and
+float32 the portable ones. Without a CUDA device, Triton has to interpret them. The learning rate
+falls linearly to 0, so the last step does not decide. The test set is looked at once, at the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What it costs to hold every batch to its head: the same passes with and without the check.
+"""What it costs to check every batch against its head: the same passes with and without the check.
 
-Inputs are in memory, so that nothing but the forward pass and the check is timed; in a scoring run
-decoding and scores come on top of both. On a CPU the time of the process counts, on one thread.
+Inputs are in memory, so only the forward pass and the check are timed; a scoring run adds decoding
+and scores to both. On a CPU, process time on one thread counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Selecting rows of a large table against one argsort of the same column, and its peak memory.
 
-Each rule runs in a process of its own, from the file on disk to the list on disk, so that the peak
-is that of the whole command.
+Each rule runs in a separate process, from the file on disk to the list on disk, so the peak is that
+of the whole command.
 """
 
 from __future__ import annotations

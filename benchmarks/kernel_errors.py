@@ -2,10 +2,10 @@
 
     python -m benchmarks.kernel_errors --out benchmarks/results/kernel_errors.csv
 
-Needs a CUDA device. The kernels see every row and every class; float64 and the plain version are
-held against them on a sample of the rows and, for gradients of class weights, of the classes. Both
-get the same inputs in the same dtype. An error is the largest over the sample for values, and the
-norm of the difference over the norm for gradients.
+Needs a CUDA device. The kernels see every row and every class. They are compared with float64 and
+with the plain version on a sample of the rows and, for gradients of class weights, of the classes.
+All get the same inputs in the same dtype. For values, the error is the largest over the sample; for
+gradients, it is the norm of the difference divided by the norm.
 """
 
 from __future__ import annotations

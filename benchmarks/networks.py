@@ -1,6 +1,6 @@
-"""Images a second of every network beside a loop written by hand, and a grid of runs at once.
+"""Images per second of every network beside a hand-written loop, and a grid of runs at once.
 
-``python -m benchmarks.training --networks --device cuda`` is one call for all of it.
+``python -m benchmarks.training --networks --device cuda`` does all of it in one call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Planted label errors: found out of sample by folds, in sample, and by training dynamics.
 
-The same recipe three times on the same wrong labels: five models on five folds, of which each
-example is scored by the one that did not see it; one model on everything, scored on its own
-training data; and the dynamics of that model. Once with few epochs, once with so many that the
-wrong labels are memorised. And stored embeddings, where a head is fitted for every fold.
+The same recipe judges the same wrong labels in three ways: five models on five folds, where each
+example is scored by the model that did not see it; one model on everything, scored on its own
+training data; and the dynamics of that model. This is done once with few epochs, and once with so
+many that the wrong labels are memorised. It is also done with stored embeddings, with a head fitted
+for every fold.
 """
 
 from __future__ import annotations

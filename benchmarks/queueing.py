@@ -1,7 +1,7 @@
 """Ranking a large pool for labels against one argsort of the same column, and its peak memory.
 
-Each rule runs in a process of its own, on the numbers that a pass of a model leaves of 10 million
-examples. ``coverage`` is measured on its own: it reads the embeddings once for every example taken.
+Each rule runs in a separate process, on the numbers that a model's pass stores for 10 million
+examples. ``coverage`` is measured separately: it reads the embeddings once for every example taken.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Epochs of CIFAR-10's size on a GPU: hardsight train beside a loop written by hand.
+"""Epochs of CIFAR-10's size on a GPU: hardsight train beside a hand-written loop.
 
-The loop keeps its images on the device, crops and mirrors them there, computes in bfloat16 with
-channels last, and replays its whole step as a CUDA graph, with and without ``torch.compile``: what
-a user who knows how would write. Batches are full ones of the same size in both. On a CPU, for
+The loop is what an expert would write: it keeps its images on the device, crops and mirrors them
+there, computes in bfloat16 with channels last, and replays its whole step as a CUDA graph, with and
+without ``torch.compile``. Both use full batches of the same size. On a CPU, for
 :mod:`benchmarks.networks`, the loop takes its steps one by one in float32.
 """
 

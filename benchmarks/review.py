@@ -1,9 +1,8 @@
-"""The review app on a made table of a million rows, in a real Chromium: every target, measured.
+"""The review app on a synthetic table of a million rows, in a real Chromium: all targets, measured.
 
-Everything runs on this machine: the command in a process of its own, and the browser. What a
-person waits for is taken inside the page, from the event of a key to the frame that shows the
-answer. Pictures are 28 by 28 pixels from idx files; photographs of 1600 by 1200 have rows of their
-own.
+Everything runs on this machine: the command in a separate process, and the browser. The times that
+a person waits are measured inside the page, from the key event to the frame that shows the answer.
+Pictures are 28 by 28 pixels from idx files; photographs of 1600 by 1200 have separate rows.
 """
 
 from __future__ import annotations

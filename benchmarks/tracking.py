@@ -1,9 +1,9 @@
 """What tracking costs: the same training loop with and without it.
 
-Two loops on equal networks take turns, so that anything else the machine does falls on both.
-Reported are medians over rounds and their spread. The tracker's own work, its updates and the end
-of an epoch (measuring what waits, checking, writing to disk), is timed apart as well: where the
-machine is not quiet, the difference of two loops says little, and that sum says more.
+Two loops on equal networks take turns, so anything else the machine does affects both. The output
+shows medians over rounds and their spread. The tracker's own work is also timed separately: its
+updates, and the end of an epoch (evaluating what is pending, checking, writing to disk). If the
+machine is busy, the difference between two loops says little, and that sum says more.
 
     python benchmarks/tracking.py                      # a small residual network, on the CPU
     python benchmarks/tracking.py --device cuda --width 64 --blocks 2 --round-steps 130 --amp

@@ -1,10 +1,10 @@
 """How many functions and files an example passes: ``python -m benchmarks.walks``.
 
 Three walks, each on sixty small pictures in class folders: from ``score`` to the table, from the
-table to the report, and from ``train`` to the training dynamics. A function counts if it ran, once
-however often it did. Each walk is taken twice and counted the second time, so that code which only
-runs while modules load does not count. ``--list WALK`` names the files and their functions, for
-whoever wants to shorten a walk.
+table to the report, and from ``train`` to the training dynamics. A function that ran counts once,
+no matter how often. Each walk is taken twice and counted the second time, so code that only runs
+while modules load does not count. ``--list WALK`` names the files and their functions, which helps
+if you want to shorten a walk.
 """
 
 from __future__ import annotations

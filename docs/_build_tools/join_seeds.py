@@ -1,9 +1,9 @@
 """Join results of one experiment that were run with different seeds, and judge them together.
 
 ``PYTHONPATH=. python docs/_build_tools/join_seeds.py results/NAME OTHER/result.json``. Settings
-must be the same but for the seeds. What has a number per seed is put side by side, what was lost is
-added up, and anything else must be equal; a number that only one of the two files keeps is left
-out. Figures stay as they are. The page says so, and that somebody looked twice.
+must be the same except for the seeds. Numbers per seed are put side by side, lost runs are added
+up, and anything else must be equal; a number that only one of the two files has is left out.
+Figures stay as they are. The page says so, and also says that somebody looked twice.
 """
 
 import json
@@ -58,8 +58,8 @@ def main(folder: str, other: str) -> None:
     facts["seconds"] += more["seconds"]
     figures = f" The figure shows seeds {seeds[0]} to {seeds[-1]}." if before.figures else ""
     facts["remark"] = (
-        f"Seeds {', '.join(map(str, new_seeds))} were run after those before them had been seen; "
-        f"p values are not corrected for the second look.{figures}"
+        f"Seeds {', '.join(map(str, new_seeds))} were run after the earlier ones had been seen; "
+        f"p-values are not corrected for the second look.{figures}"
     )
     spec = EXPERIMENTS[facts["name"]]
     facts["command"] = command_of(spec, facts["scale"], stored_setting(spec, facts))

@@ -2,9 +2,9 @@
 
     python docs/_build_tools/notebooks.py [NAME ...]
 
-runs notebooks from their first cell to the last, each in a folder of its own, and stores what they
-showed. A stored notebook says of which code its outputs are, so that a test can tell when a cell
-was changed and not run.
+runs notebooks from their first cell to the last, each in its own folder, and stores their outputs.
+A stored notebook records which code its outputs belong to, so a test can tell when a cell was
+changed but not run.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def store(name: str) -> None:
 
 
 def on_config(config: Any) -> Any:
-    """Put the pages into the navigation, behind the guides."""
+    """Put the pages into the navigation, after the guides."""
     pages = [{title: f"notebooks/{name}.md"} for name, title in PAGES.items()]
     at = next(i for i, entry in enumerate(config.nav) if "Losses" in entry)
     config.nav.insert(at, {"Notebooks": pages})
@@ -117,8 +117,8 @@ def page(name: str) -> str:
         parts.append(_fenced(text, "python"))
         parts += [_shown(output) for output in _joined(cell["outputs"])]
     parts.append(
-        f"*This page is the notebook `examples/notebooks/{name}.ipynb` with the outputs that are "
-        "stored in it. They are from a CPU; on another processor numbers differ a little.*"
+        f"*This page shows the notebook `examples/notebooks/{name}.ipynb` with its stored outputs. "
+        "They are from a CPU; on another processor, numbers differ slightly.*"
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -1,7 +1,7 @@
 """Every option, and where it appears: as a flag, a keyword, a key of TOML files, a column.
 
-Read from what there is: the commands themselves, the signatures of the functions behind them, the
-fields of recipes, and the registries of scores and summaries.
+Read from the commands themselves, the signatures of the functions behind them, the fields of
+recipes, and the registries of scores and summaries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOML = {
 }
 # the same thing by two names, and why: (command, flag) -> what it is elsewhere
 OTHER_NAMES = {
-    ("score", "recipe"): "`hs.train(..., folds=)`; a recipe is a file, which Python has no need of",
+    ("score", "recipe"): "`hs.train(..., folds=)`; Python does not need a recipe file",
     ("train", "data_root"): "key `data.root`",
     ("adapt", "data_root"): "keys `source.root`, `target.root`",
     ("adapt", "source_split"): "key `source.split`",

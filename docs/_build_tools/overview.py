@@ -1,8 +1,8 @@
-"""Write ``results/README.md``: every table and figure of the papers, and what stands for it here.
+"""Write ``results/README.md``: every table and figure of the papers, and our page for it.
 
-``PYTHONPATH=. python docs/_build_tools/overview.py``. What a table or figure shows and which page
-stands for it is in ``results/papers.toml``; scale, accuracies and verdicts are read from the
-results, so that the page cannot say something else than they do.
+``PYTHONPATH=. python docs/_build_tools/overview.py``. ``results/papers.toml`` says what a table or
+figure shows and which page covers it. Scale, accuracies and verdicts are read from the results, so
+the page cannot contradict them.
 """
 
 import json
@@ -31,7 +31,7 @@ def overview(results: Path = RESULTS) -> str:
     for key, title in PAPERS.items():
         rows = "\n".join(_row(entry, results, stated["networks"]) for entry in stated[key])
         parts.append(
-            f"## {title}\n\n| item | shows | page and scale | network without the change, accuracy "
+            f"## {title}\n\n| item | shows | page and scale | accuracy of the plain network "
             f"| claims of the page |\n| --- | --- | --- | --- | --- |\n{rows}\n"
         )
     return "\n".join(parts)
@@ -43,14 +43,16 @@ def _head(results: Path) -> str:
         counts += _verdicts(file.parent)
     total = sum(counts.values())
     return (
-        "# The papers, item by item\n\nEvery table and figure of the three papers, and the page "
-        "that stands for it. A page judges its claims as a whole, so figures that share a page "
-        "share its verdicts. *short*: fewer epochs and smaller networks than the paper's. "
-        "*paper*: the paper's own, and the page lists what differs. *Network too weak to judge*: "
-        "the plain network is more than two points below what it reaches with a good recipe. "
-        "*Cannot be decided here*: too few seeds to see an effect as large as the paper's; "
-        "the page says how many it takes.\n\n"
-        f"Of {total} claims on all pages {_told(counts)} "
+        "# The papers, item by item\n\nThis page lists every table and figure of the three papers, "
+        "and the page that covers it here. A page judges its claims as a whole, so figures that "
+        "share a page share its verdicts.\n\n"
+        "- *short*: fewer epochs and smaller networks than in the paper.\n"
+        "- *paper*: the paper's own setting; the page lists what differs.\n"
+        "- *network too weak to judge*: the plain network is more than two points below what it "
+        "reaches with a good recipe.\n"
+        "- *cannot be decided here*: there are too few seeds to see an effect as large as the "
+        "paper's; the page says how many it takes.\n\n"
+        f"The {total} claims on all pages came out as follows: {_told(counts)} "
         "([how a claim is judged](https://hardsight.readthedocs.io/papers/claims/)).\n"
     )
 

@@ -1,10 +1,10 @@
-"""Judge the results in ``results/`` again and write their pages: after a change of rule or wording.
+"""Judge the results in ``results/`` again and write their pages, after a rule or a text changed.
 
-``PYTHONPATH=. python docs/_build_tools/pages.py [NAME ...]``. Title and first paragraph come from
-the experiment with the settings of the run, the command states every setting that is not a default
-of today, tables and claims follow from the stored numbers if the experiment can judge them again.
+``PYTHONPATH=. python docs/_build_tools/pages.py [NAME ...]``. Title and introduction come from the
+experiment, with the settings of the run. The command states every setting that differs from today's
+defaults. Tables and claims follow from the stored numbers if the experiment can judge them again.
 Numbers and figures stay as they are, and so does a remark that a person added. Prints every claim
-whose verdict is another one than before.
+whose verdict has changed.
 """
 
 import dataclasses

@@ -1,9 +1,8 @@
-"""Write the verdicts into the pages of the papers: how many claims came out how, page by page.
+"""Write the verdicts into the pages of the papers: the number of claims per outcome, by page.
 
-``PYTHONPATH=. python docs/_build_tools/papers.py``. The table stands between two comments in
-``docs/papers/*.md``, after a few words that people wrote; it is read from the results, so that it
-cannot say something else than they do. Which page belongs to which paper is in
-``results/papers.toml``.
+``PYTHONPATH=. python docs/_build_tools/papers.py``. The table is between two comments in
+``docs/papers/*.md``, after a text that people wrote. It is computed from the results, so it cannot
+contradict them. ``results/papers.toml`` says which page belongs to which paper.
 """
 
 import json

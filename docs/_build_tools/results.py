@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-# a page is also read where it is committed, beside no other page of the documentation
+# a page is also read where it is committed, without the other pages of the documentation
 _CLAIMS = ("(https://hardsight.readthedocs.io/papers/claims/)", "(../papers/claims.md)")
 
 
@@ -29,13 +29,13 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Make the pages and take the figures along."""
+    """Make the pages and add the figures."""
     every = [(spec, name) for spec in _experiments() for name in _names(spec)]
     for spec, name in every:
         folder = RESULTS / name
         page = folder / "README.md"
         text = page.read_text(encoding="utf-8") if page.exists() else _not_run(spec)
-        # figures lie in a folder of their own beside the pages
+        # figures are in a separate folder beside the pages
         text = re.sub(r"\]\((?P<file>[\w.-]+\.svg)\)", rf"]({name}/\g<file>)", text)
         text = text.replace(*_CLAIMS)
         files.append(File.generated(config, f"results/{name}.md", content=text))
@@ -72,13 +72,13 @@ def _index() -> str:
         for name in _names(spec)
     )
     return (
-        "# Results\n\nEvery page below is made by one command, which stands at its end with seeds, "
-        "versions and hardware, and says which claims of the paper hold here and which do not: "
-        "[how a claim is judged](../papers/claims.md). At the scale *short* epochs are fewer and "
-        "networks smaller than the papers'; at the scale *paper* they are the papers' own. The "
-        "data is the real one. [The papers, item by item](papers.md) goes the other way: from "
-        "every table and figure to the page that stands for it.\n\n"
-        "| experiment | what it shows | makes again | run |\n| --- | --- | --- | --- |\n"
+        "# Results\n\nEvery page below was made by one command, which you find at its end together "
+        "with seeds, versions and hardware. It says which claims of the paper hold here and which "
+        "do not ([how a claim is judged](../papers/claims.md)). At the scale *short*, there are "
+        "fewer epochs and smaller networks than in the papers; at the scale *paper*, both are the "
+        "papers' own. All experiments use the real data. [The papers, item by item](papers.md) "
+        "goes the other way, from every table and figure to the page that covers it.\n\n"
+        "| experiment | what it shows | reproduces | run |\n| --- | --- | --- | --- |\n"
         f"{rows}\n"
     )
 

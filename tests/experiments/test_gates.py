@@ -105,12 +105,12 @@ def test_the_table_of_networks_says_what_is_known():
         ]
     )
     assert [str(cell) for cell in table.rows[0][:3]] == ["a", "99.10 ± 0.14", "97.4"]
-    assert table.rows[1][2:] == ["not known", "nobody has measured it"]
+    assert table.rows[1][2:] == ["not known", "not measured"]
     assert table.rows[2][1] == "not stored"
 
 
 def test_guessing_is_no_recipe_to_compare_with():
-    assert below_chance([9.0, 11.0], 10) == "10.0 % reached, where guessing has 10.0 %"
+    assert below_chance([9.0, 11.0], 10) == "10.0 % reached, but guessing reaches 10.0 %"
     assert below_chance([9.0, 11.5], 10) == ""
     assert below_chance([math.nan], 10) == ""
 

@@ -21,7 +21,7 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
         begin: labels to begin with, drawn at random.
@@ -60,11 +60,11 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             "mean of all rounds": lambda _, rule: asked.cell("accuracy", rule=rule),
         },
         note=f"In per cent, mean ± standard deviation over seeds. All rules begin with the same "
-        f"{setting.begin:,} labels and network; the mean leaves that one out.",
+        f"{setting.begin:,} labels and network, which the mean leaves out.",
     )
     questions = [
         asked.question(
-            f"asking by {rule} is better than at random, as a mean over the rounds", "ours",
+            f"asking by {rule} is better than asking at random, averaged over the rounds", "ours",
             "accuracy", {"rule": rule}, {"rule": RANDOM},
         )
         for rule in setting.rules
@@ -76,7 +76,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 @kit.experiment(
     "active",
     title="Labelling next: rules of the queue against a random choice",
-    reproduces="no paper's table; coverage after Sener and Savarese 2018",
+    reproduces="not a paper's table; coverage after Sener and Savarese 2018",
     scales={
         "smoke": Setting(
             limit=200, test_limit=100, epochs=2, begin=30, budget=20, rounds=1,
@@ -88,14 +88,16 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=asks,
 )  # fmt: skip
 def active(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Asks for the labels of {on} in rounds, by every rule of `hs.queue`.
+    """Asks for the labels of {on} in rounds, with every rule of `hs.queue`.
 
-    All rules begin with the same {begin} labelled examples, drawn at random, and the network that
-    was trained on them. In each of {rounds} rounds the network looks at the examples that have no
-    label yet, the rule names {budget} of them, their true labels are added, and the network is
-    trained again from the start: {model}, always with as many steps as {epochs} epochs of the whole
-    training split. Classes are not balanced by a rule. Every network is tested once; labels of the
-    pool are read only if a rule asked for them.
+    All rules begin with the same {begin} labelled examples, drawn at random, and the network
+    trained on them. Each of {rounds} rounds works as follows: the network looks at the examples
+    that have no label yet, the rule names {budget} of them, their true labels are added, and
+    {model} is trained again from the start. Training always takes as many steps as {epochs} epochs
+    of the whole training split.
+
+    No rule balances the classes. Every network is tested once. Labels of the pool are read only if
+    a rule asked for them.
     """
     cases = [(rule, seed) for seed in setting.seeds for rule in setting.rules]
     trial = partial(_trial, lab, setting)

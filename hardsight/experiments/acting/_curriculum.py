@@ -24,7 +24,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
         noise: shares of the labels that are made wrong.
@@ -74,7 +74,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 @kit.experiment(
     "curriculum",
     title="Learning in an order: curricula against uniform draws at equal steps",
-    reproduces="no paper's table; after Bengio et al. 2009 and Kumar et al. 2010",
+    reproduces="not a paper's table; after Bengio et al. 2009 and Kumar et al. 2010",
     scales={
         "smoke": Setting(**{**recipes.SMOKE, "orders": ("easy_first", "self_paced")}),
         "short": Setting(limit=600, epochs=10),
@@ -85,13 +85,19 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 def curriculum(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains the same network on {on} with its examples in several orders.
 
-    A first network sees every example once per epoch while its dynamics are recorded. From its mean
-    AVH the next ones get their order: the easiest {start} of the examples first, a share that
-    grows to all of them by half of the epochs; the same from the hardest end; every example with a
-    chance by the rank of its hardness (power {power}); and self-paced learning, which goes by what
-    its own tracker saw an epoch before. All have as many draws per epoch, the same recipe ({model},
-    {epochs} epochs) and the same seeds, and are tested once. With noise, labels are made wrong at
-    random, and the first network learns from the same wrong labels.
+    A first network sees every example once per epoch while its dynamics are recorded. Its mean AVH
+    determines the order for the next networks:
+
+    - easy first: the easiest {start} of the examples first, and a share that grows to all of them
+      by half of the epochs;
+    - hard first: the same from the hardest end;
+    - weighted: every example with a chance that depends on the rank of its hardness (power
+      {power});
+    - self-paced learning, which goes by what its own tracker saw an epoch before.
+
+    All have the same number of draws per epoch, the same recipe ({model}, {epochs} epochs) and the
+    same seeds, and are tested once. With noise, labels are made wrong at random, and the first
+    network learns from the same wrong labels.
     """
     cases = product(setting.noise, setting.seeds)
     trial = partial(_trial, lab, setting)

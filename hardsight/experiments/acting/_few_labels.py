@@ -24,7 +24,7 @@ _CBST, _AVH, _CONTROL = "cbst", "cbst+avh", "bn-only"
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
         labels: how many examples have one, the same number of every class.
@@ -61,9 +61,9 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             "test accuracy, %": "accuracy",
             "accuracy on the examples without labels, %": _rest,
         },
-        note=f"Mean ± standard deviation over seeds. {FEW}: the {setting.labels:,} labels alone, "
-        f"from which all rules start; {_CONTROL}: the steps of a rule without any label of the "
-        f"rest, for the statistics of batch normalisation alone.",
+        note=f"Mean ± standard deviation over seeds. {FEW} uses the {setting.labels:,} labels "
+        f"alone, and all rules start from it. {_CONTROL} takes the same steps as a rule but gives "
+        f"the rest no labels, so that only the statistics of batch normalisation change.",
     )
     # what is said, paper, rule, other rule
     asked = (
@@ -71,7 +71,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
         ("self-training (CBST) improves on the same steps without labels", "ours", _CBST, _CONTROL),
         ("selection by angles (CBST+AVH) is better than by probabilities (CBST)",
          "81.5 against 76.4 between domains, AVH Table 3", _AVH, _CBST),
-        ("classes with thresholds of their own (CBST) are better than one threshold for all",
+        ("a separate threshold for each class (CBST) is better than one threshold for all",
          "ours", _CBST, "threshold"),
     )  # fmt: skip
     gate = setting.gate(grid.values("accuracy", rule=ALL))
@@ -91,7 +91,7 @@ def _rest(runs: kit.Grid, rule: str) -> kit.Cell:
 @kit.experiment(
     "few-labels",
     title="Few labels, many pictures: self-training within one domain",
-    reproduces="no paper's table; the rules are those of AVH, section 5.1",
+    reproduces="not a paper's table; the rules are those of AVH, section 5.1",
     scales={
         "smoke": Setting(
             limit=300, test_limit=100, epochs=2, labels=40, rules=(FEW, _CBST), rounds=1,
@@ -105,15 +105,16 @@ def _rest(runs: kit.Grid, rule: str) -> kit.Cell:
     asks=asks,
 )  # fmt: skip
 def few_labels(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Learns {on} from {labels} labels and the pictures of all others.
+    """Learns {on} from {labels} labels and the pictures of all other examples.
 
-    The labelled examples are drawn at random, the same number of every class. {model} is trained
-    on them, with as many steps as {epochs} epochs over the whole training split; that is where
-    every rule starts. In each of {rounds} rounds it predicts the examples without labels, the rule
-    selects a growing portion of each class (from {portion} by {portion_step}), and the network is
-    trained on both. Labels of the rest are read for the column that says so, and by no rule. "all
-    labels" is the same network trained on the whole split. The model of the last round is tested
-    once.
+    The labelled examples are drawn at random, the same number from every class. {model} is trained
+    on them, with as many steps as {epochs} epochs over the whole training split. Every rule starts
+    from this network. In each of {rounds} rounds, the network predicts the examples without labels,
+    the rule selects a growing portion of each class (from {portion} by {portion_step}), and the
+    network is trained on both.
+
+    The other labels are read for the column that says so, and by no rule. "all labels" is the same
+    network trained on the whole split. The model of the last round is tested once.
     """
     cases = [(seed,) for seed in setting.seeds]
     trial = partial(_trial, lab, setting)

@@ -25,10 +25,10 @@ _AGREEMENT = {"all agree": 1.0, "9 of 10 agree": 0.9, "fewer agree": 0.0}
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
-        draws: of two attributes that are made up, for each network.
+        draws: of two made-up attributes, for each network.
         width: of the uniform noise on the pictures of the planted slice.
         domains: of PACS, each of which is left out of training once; none to skip this part.
         domain_model: trained on the others.
@@ -66,7 +66,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
         titles = {name: name.replace("_", " ") for name in setting.domains}
         tables.append(
             grid.table(
-                "Accuracy by domain, by the domain that was left out of training",
+                "Accuracy by domain, for each domain left out of training",
                 {"left_out": "left out"},
                 grid.across("group", "accuracy", titles),
                 note="In per cent, mean ± standard deviation over seeds.",
@@ -90,7 +90,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 def _made_table(rows: Sequence[Mapping[str, Any]]) -> kit.Table:
     grid = kit.Grid.of(rows, "world")
     return grid.table(
-        "Attributes that are made up",
+        "Made-up attributes",
         {"world": "data"},
         {
             "accuracy, %": "accuracy",
@@ -139,7 +139,7 @@ def _people_claim(rows: Sequence[Mapping[str, Any]]) -> kit.Claim:
     lack = kit.spread([row["accuracy"] - row["expected"] for row in unclear])
     outcomes = [_fails(row) for row in unclear]
     return kit.Claim.of_runs(
-        "pictures that people disagree about are failed more often than their classes explain",
+        "networks fail pictures that people disagree about more often than the classes explain",
         "ours", f"{lack} points from what is expected; p < 0.05 in {sum(outcomes)} of "
         f"{len(outcomes)} networks", outcomes,
     )  # fmt: skip
@@ -151,8 +151,8 @@ def _fails(row: Mapping[str, Any]) -> bool:
 
 @kit.experiment(
     "groups",
-    title="Whom a model fails: groups and slices that must be found, and none that must not",
-    reproduces="no paper; a check of what reports say about groups",
+    title="Whom a model fails: finding the groups and slices that exist, and no others",
+    reproduces="not from a paper; a check of what reports say about groups",
     scales={
         "smoke": Setting(**{**recipes.SMOKE, "draws": 5, "domains": (), "people": ""}),
         "short": Setting(),
@@ -167,16 +167,20 @@ def _fails(row: Mapping[str, Any]) -> bool:
 def groups(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Looks for groups that a network fails, in three ways.
 
-    Made up: test pictures of {on} get a camera (A or B) and a light (day, dusk or night) at random,
-    {draws} times for each network ({model}, {limit} training pictures). In the unfair world the
-    pictures of camera B at night have uniform noise of width {width}; `hs.stats.worst_slices` must
-    name that slice. In the fair world nothing differs, and it must name none.
+    Made-up attributes: test pictures of {on} get a camera (A or B) and a light (day, dusk or night)
+    at random, {draws} times for each network ({model}, {limit} training pictures). In the unfair
+    world, the pictures of camera B at night have uniform noise of width {width}, and
+    `hs.stats.worst_slices` must name that slice. In the fair world nothing differs, and it must
+    name none.
 
     Domains of PACS ({domains}): a network ({domain_model}, {domain_epochs} epochs) learns all but
-    one, and `hs.stats.by_group` looks at held-out pictures of all: the domain that was left out
-    must be the worst. People: a network ({people_model}, {people_epochs} epochs on {people_limit}
-    pictures) is tested on {people_test} pictures of CIFAR-10H, in groups by the share of people who
-    chose the label. Tests allow for the classes of a group and are corrected by Holm's method.
+    one, and `hs.stats.by_group` looks at held-out pictures of all of them. The domain that was left
+    out must be the worst.
+
+    People: a network ({people_model}, {people_epochs} epochs on {people_limit} pictures) is tested
+    on {people_test} pictures of CIFAR-10H, in groups by the share of people who chose the label.
+
+    Tests allow for the classes of a group and are corrected by Holm's method.
     """
     parts: dict[str, list[dict[str, Any]]] = {"made": [], "domains": [], "people": []}
     with lab.progress("seeds", len(setting.seeds)) as advance:

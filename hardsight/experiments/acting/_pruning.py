@@ -28,7 +28,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Setting(recipes.Recipe):
-    """Keys of the experiment, beside those of :class:`Recipe`.
+    """Keys of the experiment, in addition to those of :class:`Recipe`.
 
     Attributes:
         kept: shares of the training examples that are kept, ascending.
@@ -55,7 +55,7 @@ def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             f"Test accuracy, wrong labels: {recipes.noise_in_words(share)}",
             {"method": "chosen by"},
             grid.across("kept", "accuracy", {kept: f"{kept:.0%} kept" for kept in setting.kept}),
-            note="In per cent, mean ± standard deviation over seeds. With all examples: "
+            note="In per cent, mean ± standard deviation over seeds. Accuracy with all examples: "
             f"{kit.Grid.of(data['whole'], 'noise').cell('accuracy', noise=share)}.",
         )
         for share in setting.noise
@@ -101,8 +101,9 @@ def _questions(grid: kit.Grid, setting: Setting, weak: str) -> list[kit.Question
 
 @kit.experiment(
     "pruning",
-    title="Training on fewer examples: accuracy by what chooses them",
-    reproduces="no paper's table; after Paul et al. 2021 (EL2N) and Zheng et al. 2023 (coverage)",
+    title="Training on fewer examples: accuracy by selection rule",
+    reproduces="not a paper's table; after Paul et al. 2021 (EL2N) and Zheng et al. 2023 "
+    "(coverage)",
     scales={
         "smoke": Setting(
             **{**recipes.SMOKE, "kept": (0.3,), "methods": (RANDOM, EL2N, COVERAGE, DROPPED)}
@@ -118,11 +119,17 @@ def pruning(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Keeps a share of the training examples of {on}, by several rules, and trains again.
 
     A network is trained on all examples while its dynamics are recorded. `hs.select` then keeps a
-    share of them: at random; the hardest by early EL2N, AUM, forgetting events or mean AVH; the
-    same number from each stratum of EL2N (coverage); or at random after the most suspect labels
-    were dropped ({dropped} of all examples, if so many may go). The same network, {model}, is
-    trained from the same seed on what is kept, with as many steps as on the whole ({epochs} epochs
-    of {limit} examples), and tested once. Labels of the test split are never made wrong.
+    share of them by one of these rules:
+
+    - at random;
+    - the hardest by early EL2N, AUM, forgetting events or mean AVH;
+    - the same number from each stratum of EL2N (coverage);
+    - at random, after the most suspect labels were dropped ({dropped} of all examples, if the share
+      leaves room for that).
+
+    The same network, {model}, is trained from the same seed on the examples that were kept, with as
+    many steps as on the whole ({epochs} epochs of {limit} examples), and tested once. Labels of the
+    test split are never made wrong.
     """
     trials, whole = [], []
     runs = len(setting.noise) * len(setting.seeds)

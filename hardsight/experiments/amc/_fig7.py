@@ -88,11 +88,13 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 def amc_fig7(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains with several weights at one margin, then with several margins at one weight.
 
-    The training is that of amc-table1, on {limit} training images of {dataset}: {network} (the
-    paper: 13 layers, amc13), {epochs} epochs (the paper: 300 epochs), batches of {batch_size} (the
-    paper: 128), ramps scaled. Weight and margin are chosen by the accuracy on a tenth of the
-    training images; the paper's figure shows the accuracy on the test images alone. Those are used
-    here once per model, to show how the choice turns out.
+    The training is that of amc-table1, on {limit} training images of {dataset}. It uses {network}
+    (the paper: 13 layers, amc13) for {epochs} epochs (the paper: 300 epochs), batches of
+    {batch_size} (the paper: 128) and scaled ramps.
+
+    Weight and margin are chosen by the accuracy on a tenth of the training images. The paper's
+    figure shows only the accuracy on the test images. Here the test images are used once per model,
+    to show how the choice turns out.
     """
     train = lab.source(setting.dataset, "train", limit=setting.limit)
     test = lab.source(setting.dataset, "test")
@@ -122,8 +124,8 @@ def _table(grid: kit.Grid) -> kit.Table:
             ),
         },
         note=(
-            "Mean ± standard deviation over seeds; p of paired t tests over seeds on the test "
-            "column, raised by Holm's method over the column. The margin is in radians."
+            "Mean ± standard deviation over seeds. P-values are from paired t tests over seeds on "
+            "the test column, raised by Holm's method over the column. The margin is in radians."
         ),
     )
 

@@ -77,19 +77,19 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
             "Features of test images",
             {"place": "Embedding", "loss": "Loss"},
             {title: name for name, title in _FEATURES.items()},
-            note="Mean ± standard deviation over seeds, all in [0, 1] but the silhouette, in "
-            "[-1, 1]; larger is more compact and better separated. K-means works on directions, "
-            "with as many clusters as classes.",
+            note="Mean ± standard deviation over seeds. All values are in [0, 1], except the "
+            "silhouette in [-1, 1]; larger is more compact and better separated. K-means works on "
+            "directions, with as many clusters as classes.",
         ),
         maps.table(
             "Grad-CAM maps of predicted classes",
             {"loss": "Loss"},
             {title: name for name, title in _MAPS.items()},
-            note="Mean ± standard deviation over seeds of means over test images. Compact: a large "
-            "share of the map in its strongest fifth of pixels, a small entropy (as a share of "
-            "the largest possible). Pointing at the evidence: the probability falls fast as the "
-            "strongest pixels are removed (small deletion area) and rises fast as they come in "
-            "(large insertion area).",
+            note="Mean ± standard deviation over seeds of means over test images. A compact map "
+            "has a large share in its strongest fifth of pixels, and a small entropy (as a share "
+            "of the largest possible). If a map points at the evidence, the probability falls fast "
+            "as the strongest pixels are removed (small deletion area) and rises fast as they are "
+            "added (large insertion area).",
         ),
     ]
     gate = setting.gate(
@@ -143,14 +143,15 @@ def _questions(weight: float, places: Mapping[str, kit.Grid], weak: str) -> list
 def amc_figs(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Draws what the paper draws, and puts a number with its spread beside every picture.
 
-    Small networks ({plane_model}) whose embedding has 2 and 3 dimensions are trained on
-    {plane_dataset} ({plane_epochs} epochs; the paper: 150 epochs) and their test features drawn on
+    Small networks ({plane_model}) with embeddings of 2 and 3 dimensions are trained on
+    {plane_dataset} ({plane_epochs} epochs; the paper: 150 epochs). Their test features are drawn on
     a circle and a sphere. The networks of amc-table1 ({network} on {dataset}, {epochs} epochs; the
     paper: 300 epochs) give the t-SNE map of their test features and the Grad-CAM maps of their
-    predictions. All train on {limit} training images. Homogeneity and completeness are given of the
-    predicted classes, as the published code has it, and of a k-means clustering of the features'
-    directions. Features are measured on {points} test images, maps on {maps}. Models are selected
-    on a tenth of the training images. The pictures show one seed, the tables all.
+    predictions. All train on {limit} training images, and models are selected on a tenth of them.
+
+    Homogeneity and completeness are given for the predicted classes, as in the published code, and
+    for a k-means clustering of the directions of the features. Features are measured on {points}
+    test images, maps on {maps}. The pictures show one seed, the tables show all.
     """
     features: list[dict[str, Any]] = []
     drawn: dict[str, dict[str, kit.Outputs]] = {}

@@ -95,13 +95,14 @@ def _mean(printed: str) -> float:
 def amc_table1(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains a network with cross-entropy alone and with each contrastive loss.
 
-    It is {network}; the paper's has 13 layers, amc13 here, and its published code half their
-    width. The Euclidean or the angular loss is added to cross-entropy at the weights {weights};
-    the paper's text has 0.1, the published code 10. Adam and the Gaussian ramps are the paper's,
-    scaled from its 300 epochs to {epochs} on colour images and {grey_epochs} on grey ones, on
-    {limit} training images, in batches of {batch_size} (the paper: 128). A tenth of the training
-    images selects the epoch, and the weight that the claims speak of; the test images are used once
-    per model.
+    The network is {network}. The paper's has 13 layers (amc13 here), and its published code uses
+    half their width. The Euclidean or the angular loss is added to cross-entropy at the weights
+    {weights}; the paper's text uses 0.1 and the published code 10.
+
+    Adam and the Gaussian ramps are the paper's, scaled from its 300 epochs to {epochs} on colour
+    images and {grey_epochs} on grey ones. Training uses {limit} training images, in batches of
+    {batch_size} (the paper: 128). A tenth of the training images selects the epoch, and also the
+    weight that the claims are about. The test images are used once per model.
     """
     rows = []
     for name in setting.datasets:
@@ -138,10 +139,10 @@ def _table(grid: kit.Grid, setting: Setting) -> kit.Table:
             "p, Holm": lambda _, *key: raised[key].p if key in raised else None,
         },
         note=(
-            "Mean ± standard deviation over seeds. The validation column is what choices were "
-            "made by; the test column was looked at once per model. P-values are of paired t tests "
-            "over seeds against + Euclid of the same weight, as they are and raised by Holm's "
-            "method over the column; the claims are corrected among themselves."
+            "Mean ± standard deviation over seeds. Choices were made by the validation column; the "
+            "test column was looked at once per model. P-values are from paired t tests over seeds "
+            "against + Euclid of the same weight, uncorrected and raised by Holm's method over the "
+            "column; the claims are corrected among themselves."
         ),
         paper=[
             [name, title, None, accuracy, _PAPER[name][-1] if title == "+ AMC" else None, None]

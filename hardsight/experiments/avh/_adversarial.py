@@ -140,7 +140,8 @@ def _worse(images: kit.Grid, weak: str) -> list[kit.Question]:
         survivors = [{"images": f"{kind}, still right"} for kind in ("changed", "original")]
         questions.append(
             grid.question(
-                f"so has one whose class is still recognised ({training})", "not in the paper",
+                "an adversarial image whose class is still recognised also has a worse AVH "
+                f"({training})", "not in the paper",
                 "avh", *survivors, names=("changed", "original"), weak=weak,
             )
         )  # fmt: skip
@@ -155,13 +156,13 @@ def _speed_table(speeds: kit.Grid, curves: Mapping[str, Any]) -> kit.Table:
         return f"{first:.4g} → {end:.4g}"
 
     rows = speeds.table(
-        "Way from epoch to epoch, relative to the mean",
+        "Change from epoch to epoch, relative to the mean",
         {"training": "training", "curve": "measure"},
         {"mean over images": "mean over images", "single images": "single images",
          "mean, first → last epoch": last},
-        note="Sum of |change| over epochs, over the mean of all epochs; ± is the standard "
-        "deviation over seeds. Mean over images: of the mean over test images, none changed. "
-        "Single images: of each by itself, then averaged.",
+        note="Sum of |change| over epochs, divided by the mean of all epochs; ± is the standard "
+        "deviation over seeds. Mean over images: for the mean over unchanged test images. Single "
+        "images: for each image by itself, then averaged.",
     )  # fmt: skip
     named = [[row[0], titles[str(row[1])], *row[2:]] for row in rows.rows]
     return kit.Table(rows.title, rows.columns, named, rows.note)
@@ -169,11 +170,11 @@ def _speed_table(speeds: kit.Grid, curves: Mapping[str, Any]) -> kit.Table:
 
 def _image_table(images: kit.Grid, setting: Setting) -> kit.Table:
     return images.table(
-        f"Test images as they are and changed (PGD, L∞ {setting.epsilon:g})",
+        f"Test images before and after the attack (PGD, L∞ {setting.epsilon:g})",
         {"training": "training", "images": "images"},
         {"share of all": "share", "accuracy": "accuracy", "AVH": "avh", "norm": "norm"},
-        note="Mean ± standard deviation over seeds. AVH is to the true class. Still right: those "
-        "whose class is right before and after the change.",
+        note="Mean ± standard deviation over seeds. AVH is relative to the true class. Still "
+        "right: images whose class is right before and after the change.",
     )
 
 
@@ -211,13 +212,15 @@ def _plane_table(planes: kit.Grid) -> kit.Table:
 def avh_adversarial(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Watches AVH and norm during adversarial training, and looks at adversarial images.
 
-    {model} is trained on {limit} images of {dataset} for {epochs} epochs with seeds {seeds}, once
-    on the images as they are and once on images that PGD ({steps} steps, L∞ {epsilon}) has changed
-    to mislead the network of the moment. After every epoch norm and AVH of {test_limit} test
-    images, which are not changed, are recorded. Then {attacked} test images are changed against
-    each network (PGD, {attack_steps} steps): is their AVH worse? Two networks whose embedding is a
-    plane, one of them a decoupled SphereNet, show where successful adversarial examples come to
-    lie. The paper says neither network nor attack. Nothing is selected: the last epoch counts.
+    {model} is trained on {limit} images of {dataset} for {epochs} epochs with seeds {seeds}: once
+    on the original images, and once on images that PGD ({steps} steps, L∞ {epsilon}) has changed to
+    mislead the current network. After every epoch, norm and AVH of {test_limit} unchanged test
+    images are recorded. Then {attacked} test images are changed to attack each network (PGD,
+    {attack_steps} steps). Is their AVH worse?
+
+    Two networks with a two-dimensional embedding, one of them a decoupled SphereNet, show where
+    successful adversarial examples end up. The paper does not name its network or attack. Nothing
+    is selected: the last epoch counts.
     """
     train, test = _digits(lab, setting)
     curves: dict[str, list[Any]] = {_PLAIN: [], _ADVERSARIAL: []}
@@ -344,7 +347,7 @@ def _changed(lab: kit.Lab, run: TrainResult, test: MemorySource, setting: Settin
 
 
 def _images(found: Changed) -> dict[str, dict[str, float]]:
-    """Means over images as they are and changed; also over those that stay right."""
+    """Means over images before and after the attack, and over those that stay right."""
     right = found.guesses == found.labels
     both = right.all(dim=0)
     rows = {"": torch.ones_like(both), ", still right": both}
@@ -411,7 +414,8 @@ def _dynamics_figure(lab: kit.Lab, curves: Mapping[str, Sequence[Mapping[str, An
         axis.set(title=training, xlabel="epoch")
     return lab.figure(
         figure, "dynamics",
-        caption=f"Norm and AVH of test images along training, each over its mean; {kit.BANDS}.",
+        caption="Norm and AVH of test images during training, each divided by its mean; "
+        f"{kit.BANDS}.",
         alt="Two panels, plain and adversarial training, with a line for the norm and one for AVH.",
     )  # fmt: skip
 

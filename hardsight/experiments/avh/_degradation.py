@@ -38,10 +38,11 @@ def _gates(setting: models.ModelSetting, data: Mapping[str, Any]) -> list[kit.Ga
 def avh_degradation(lab: kit.Lab, setting: models.ModelSetting) -> kit.Result:
     """Scores the same pictures at the paper's levels of uniform noise and of contrast.
 
-    The networks are those of avh-human ({networks}; {epochs} epochs) after their last epoch, the
-    pictures {degraded} test pictures of {dataset}. Each picture is its own control: the Spearman
-    coefficient of level and score within a picture, averaged over pictures, stands beside the
-    pooled one. None of these pictures, clean or degraded, was trained on, and nothing is selected.
+    The networks are those of avh-human ({networks}; {epochs} epochs) after their last epoch. The
+    pictures are {degraded} test pictures of {dataset}. Each picture is its own control: we compute
+    the Spearman coefficient of level and score within a picture, average it over pictures, and show
+    it beside the pooled one. The networks were not trained on any of these pictures, clean or
+    degraded, and nothing is selected.
     """
     subjects = models.Subjects(lab, setting)
     studies: dict[str, dict[str, list[DegradationStudy]]] = {

@@ -1,4 +1,4 @@
-"""AVH, Section 3: norm and angle along training."""
+"""AVH, Section 3: norm and angle during training."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> kit.Asked:
 
 @kit.experiment(
     "avh-dynamics",
-    title="Norm and angle along training",
+    title="Norm and angle during training",
     reproduces="Angular Visual Hardness, Figs. 4, 9-13, 15, Observations 1-4",
     scales={
         "smoke": _setting(
@@ -86,15 +86,17 @@ def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> kit.Asked:
     asks=_asks,
 )
 def avh_dynamics(lab: kit.Lab, setting: DynamicsSetting) -> kit.Result:
-    """Watches the networks of avh-human along training.
+    """Watches the networks of avh-human during training.
 
-    After every epoch one pass over the test split, which is never trained on, records norm, AVH,
-    confidence and correctness of each example, and the same of {degraded} of them at every level of
-    noise and contrast. Curves are means over examples, then over seeds ({seeds}); epochs count from
-    1. {networks} train on {dataset} for {epochs} epochs, in which the learning rate {rates} (the
+    After every epoch, one pass over the test split, which is never trained on, records norm, AVH,
+    confidence and correctness of each example. The same is recorded for {degraded} of the examples
+    at every level of noise and contrast. Curves are means over examples and then over seeds
+    ({seeds}); epochs count from 1.
+
+    {networks} train on {dataset} for {epochs} epochs, in which the learning rate {rates} (the
     paper: 90 epochs, and a tenth after 30 and 60). A small network on {digits} is watched over
     {digits_epochs} epochs, and over its first {iterations} steps. Fig. 14 (CIFAR-100) is left out.
-    If the data has no counts of people, annotators are simulated.
+    If the data has no human counts, annotators are simulated.
     """
     subjects = models.Subjects(lab, setting)
     is_clean = np.isin(np.arange(len(subjects.test)), subjects.rows)

@@ -71,11 +71,13 @@ def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> kit.Asked:
 def avh_geometry(lab: kit.Lab, setting: GeometrySetting) -> kit.Result:
     """Draws four pictures of what norm and angle stand for.
 
-    A network whose embedding is a plane, trained on {train_limit} training images of {dataset}
-    (seeds {seeds}, {epochs} epochs, last epoch): classes are cones. A perceptron on two Gaussians
-    projected to the sphere, where the true hardness of a point, the probability of the other class,
-    is known: which of AVH and norm follows it? Confidence and AVH of one point as its norm grows,
-    by formula. And gradient ascent on the loss of right examples in the plane: does the norm shrink
+    The first is a network with a two-dimensional embedding, trained on {train_limit} training
+    images of {dataset} (seeds {seeds}, {epochs} epochs, last epoch): classes are cones. The second
+    is a perceptron on two Gaussians projected to the sphere. There, the true hardness of a point is
+    known, as the probability of the other class. Does AVH or the norm follow it?
+
+    The third shows confidence and AVH of one point as its norm grows, by formula. The fourth is
+    gradient ascent on the loss of correctly classified examples in the plane: does the norm shrink
     before the angle turns?
     """
     train, test = measures.digits(lab, setting)
@@ -113,12 +115,13 @@ def _path_table(paths: Rows, seeds: Sequence[int]) -> kit.Table:
         for seed, path in zip(seeds, paths, strict=True)
     ]  # fmt: skip
     return kit.Table(
-        "Out of the class by gradient ascent (Fig. 22)",
+        "Leaving the class by gradient ascent (Fig. 22)",
         ("seed", "right examples", "changed class", "of these came nearer to the origin",
          "least norm over first norm, median", "norm half-way before the angle"),
         rows,
-        "Until the prediction changes. Nearer: by more than 5 % of the first norm. Half-way: half "
-        "of the whole fall of the norm, and of the whole rise of the angle to the own class.",
+        "Paths end when the prediction changes. Nearer: by more than 5 % of the first norm. "
+        "Half-way: half of the whole fall of the norm, and half of the whole rise of the angle to "
+        "the own class.",
     )  # fmt: skip
 
 
@@ -254,7 +257,7 @@ def growth_figure(lab: kit.Lab, growth: Mapping[str, Mapping[str, Sequence[float
 def path_figure(
     lab: kit.Lab, outputs: kit.Outputs, paths: Paths, setting: GeometrySetting
 ) -> kit.Figure:
-    """Out of the class by gradient ascent (Fig. 22)."""
+    """Leaving the class by gradient ascent (Fig. 22)."""
     figure, axes = panels(1, 2, width=4.8, height=4.2)
     _scatter_plane(axes[0], outputs, alpha=0.15)
     flipped = [at for at in range(paths.places.shape[1]) if paths.flips[at] > 0]

@@ -76,16 +76,19 @@ _PAPER_BINS: Sequence[Sequence[kit.Cell]] = (
     gates=lambda setting, data: gates_of(setting.dataset, data["accuracy"]),
 )
 def avh_human(lab: kit.Lab, setting: ModelSetting) -> kit.Result:
-    """Holds every score of a network against how often people choose the label.
+    """Compares every score of a network with how often people choose the label.
 
     {networks} are trained on {dataset} with seeds {seeds} and applied to its test split. CIFAR-10H
-    says how many of about 50 people chose the label of each CIFAR-10 test picture (human selection
-    frequency); if the data has no such counts, annotators are simulated, who are not people. Each
-    score is correlated with that frequency: in total, within bins of it and within classes; AVH and
-    model confidence are compared by the paper's test, which takes the two coefficients for
-    independent, and by Steiger's, which allows for what they share. Nothing is selected: every
-    network is taken after its last epoch. The paper uses ImageNet and 90 epochs, with the learning
-    rate divided by 10 after 30 and 60; here there are {epochs}, and the rate {rates}.
+    tells how many of about 50 people chose the label of each CIFAR-10 test picture (human selection
+    frequency). If the data has no such counts, annotators are simulated; these are not people.
+
+    Each score is correlated with that frequency: in total, within bins of the frequency and within
+    classes. AVH and model confidence are compared by two tests: the paper's, which treats the two
+    coefficients as independent, and Steiger's, which accounts for what they share.
+
+    Nothing is selected: every network is taken after its last epoch. The paper uses ImageNet and 90
+    epochs, with the learning rate divided by 10 after 30 and 60. Here there are {epochs} epochs,
+    and the rate {rates}.
     """
     subjects = Subjects(lab, setting)
     studies: Studies = {model: [] for model in setting.models}

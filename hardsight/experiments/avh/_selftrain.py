@@ -192,11 +192,13 @@ def avh_selftrain(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Every rule and baseline starts from the same source model of each seed.
 
     All run the same rounds: predict the target, select a growing portion of each class (20 % by 5
-    points), retrain on source and selection. Nothing is chosen by target labels: the model of the
-    last round counts, the source model is selected on held-out source images, and settings are the
-    same for all rules. The paper uses VisDA-17 and ResNet-101; here it is {network} on pairs of
-    domains of {dataset}, with {source_epochs} epochs on the source, then {rounds} rounds of
-    training; epochs per round: {epochs}. Accuracy is the mean over classes, in percent.
+    points), retrain on source and selection. Target labels choose nothing. The model of the last
+    round counts, the source model is selected on held-out source images, and settings are the same
+    for all rules.
+
+    The paper uses VisDA-17 and ResNet-101. Here it is {network} on pairs of domains of {dataset},
+    with {source_epochs} epochs on the source, then {rounds} rounds of training; epochs per round:
+    {epochs}. Accuracy is the mean over classes, in percent.
     """
     runs: Runs = {}
     with lab.progress("adapting", len(setting.pairs) * len(setting.seeds)) as advance:
@@ -277,9 +279,9 @@ def _overview(grid: kit.Grid, setting: Setting) -> kit.Table:
             "mean": lambda _, rule: means.cell("accuracy", rule=rule),
             "paper, VisDA-17": lambda _, rule: _PAPER.get(rule),
         },
-        note=f"Mean ± standard deviation over {len(setting.seeds)} seeds, in percent. The paper's "
-        "last column is another dataset and network (Table 3; its CRST is MRKLD and LRENT "
-        "together): compare the order of the rules, not the numbers.",
+        note=f"Mean ± standard deviation over {len(setting.seeds)} seeds, in percent. The last "
+        "column is the paper's, with another dataset and network (Table 3; its CRST is MRKLD and "
+        "LRENT together). Compare the order of the rules, not the numbers.",
     )
 
 
@@ -297,8 +299,8 @@ def _quality(grid: kit.Grid) -> kit.Table:
             for title, key in _QUALITY.items()
         },
         note="Mean ± standard deviation over pairs and seeds; all rules see the same predictions. "
-        "The paper's column AVH is likely our AVC: with 12 classes the hardness of a nearest class "
-        "is at most 0.083.",
+        "The paper's AVH column is probably our AVC: with 12 classes, the hardness of the nearest "
+        "class is at most 0.083.",
         paper=[
             [_AVH, 0.844, 0.118, None, 0.961, 20.84],
             ["cbst / crst", 0.848, 0.117, None, 0.976, 21.28],

@@ -142,16 +142,19 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=_asks,
 )  # fmt: skip
 def avh_table5(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Leaves each domain out once, trains on the others, and tests on the one left out.
+    """Leaves out each domain once, trains on the others, and tests on the one left out.
 
-    CNN-10 of Appendix F (cnn10) starts at random, while the paper's starts from its own ImageNet
-    training, which nobody published, so lower numbers are to be expected; efficientnet_lite0 starts
-    from ImageNet. Momentum SGD (0.9) with a cosine schedule, batches of {batch_size} (the paper:
-    40), flips and shifts; trained: {plans}; the last epoch is kept. The scale of the AVH loss is
-    chosen among {scales} by accuracy on a share of the training domains that is held out, here
-    {validation} (training-domain validation), for each domain left out, with one seed. The domain
-    left out is used once per model, and for no choice. A model trained with the AVH loss predicts
-    the class with the smallest angle, since neither norms nor biases take part in its training.
+    CNN-10 of Appendix F (cnn10) starts from random weights. The paper's starts from its own
+    ImageNet training, which was not published, so lower numbers are to be expected.
+    efficientnet_lite0 starts from ImageNet weights. Training uses momentum SGD (0.9) with a cosine
+    schedule, batches of {batch_size} (the paper: 40), flips and shifts. The plans are: {plans}. The
+    last epoch is kept.
+
+    The scale of the AVH loss is chosen among {scales}, for each domain left out and with one seed,
+    by the accuracy on a held-out share of the training domains, here {validation} (training-domain
+    validation). The domain left out is used once per model, and not to choose anything. A model
+    trained with the AVH loss predicts the class with the smallest angle, because neither norms nor
+    biases take part in its training.
     """
     data: dict[str, Any] = {}
     for at, model in enumerate(setting.models):
@@ -311,9 +314,9 @@ def _table(grid: kit.Grid, means: kit.Grid, domains: Sequence[str]) -> kit.Table
             ),
         },
         note=(
-            "Mean ± standard deviation over seeds; p of a paired t test over seeds on the mean "
-            "over domains, raised by Holm's method. The slides print other numbers for the AVH "
-            "loss (71.56, 69.25, 89.93, 60.86, mean 72.90) and call the network CNN-9."
+            "Mean ± standard deviation over seeds. P-values are from a paired t test over seeds on "
+            "the mean over domains, raised by Holm's method. The slides give other numbers for the "
+            "AVH loss (71.56, 69.25, 89.93, 60.86, mean 72.90) and call the network CNN-9."
         ),
         paper=[
             ["cnn10", loss, *(row[name] for name in (*domains, "mean")), None]
@@ -337,7 +340,7 @@ def _choices(grid: kit.Grid, data: Mapping[str, Any]) -> kit.Table:
             "validation, AVH loss, %": ("validation", {"loss": _ANGULAR}),
             "validation, cross-entropy, %": ("validation", {"loss": _PLAIN}),
         },
-        note="One seed chooses; all seeds train with the chosen scale.",
+        note="One seed chooses the scale; all seeds train with it.",
     )
 
 

@@ -61,7 +61,7 @@ class Setting(recipes.Recipe):
 def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     bases = {base: data[base] for base in setting.bases}
     grid = kit.Grid.read(bases, setting.seeds, "base", "bonus")
-    note = setting.note(data["lost"], "Differences are paired over seeds, with a 95 % interval.")
+    note = setting.note(data["lost"], "Differences are paired over seeds, with 95 % intervals.")
     task = Task.named(setting.task)
     tables = [_table(task.title, grid, measure, note) for measure in MEASURES]
     plain = {"base": "cross-entropy", "bonus": "original"}
@@ -121,13 +121,14 @@ def el_combine(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Trains recipes without and with the bonus (LE = {log_end}), on {networks}: {bases}.
 
     They are focal loss with gamma {gamma}, label smoothing of {smoothing}, large-margin softmax
-    with m = {margin} ({blended}; with too little of it runs end at guessing) and adversarial
-    training by FGSM of {epsilon} on half of each batch, all with the recipe of el-table1:
-    {recipes}, on {limit} training images; the model kept is that of {selection}. The bonus
-    adds to focal loss as a second term, to label smoothing under the smoothed targets, to large
-    margins on the harder logits. Measured on test images: accuracy, calibration error (15 equal
-    bins, not rescaled), and accuracy under PGD on the margin (radius {attack}) on {images} of them,
-    in pixels.
+    with m = {margin} ({blended}; with too little of it, runs end at guessing) and adversarial
+    training by FGSM of {epsilon} on half of each batch. All use the recipe of el-table1: {recipes},
+    on {limit} training images. The model kept is that of {selection}.
+
+    The bonus is added to focal loss as a second term, to label smoothing under the smoothed
+    targets, and to large margins on the harder logits. We measure on test images: accuracy,
+    calibration error (15 equal bins, not rescaled), and accuracy under PGD on the margin (radius
+    {attack}, in pixels) on {images} of them.
     """
     rows = [
         {"base": base, "bonus": bonus, "seed": seed}

@@ -32,7 +32,7 @@ class Setting(recipes.Recipe):
     Attributes:
         task: ``DATASET/NETWORK``.
         targets: classes whose examples are looked at; the paper's cat (Figure 5), dog (Figure 1).
-        log_ends: of Encouraging Loss, beside cross-entropy.
+        log_ends: of Encouraging Loss, in addition to cross-entropy.
         head_epochs: of the new head on frozen features.
     """
 
@@ -98,13 +98,16 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=_asks,
 )
 def el_fig5(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """The energy E(y|x) = -z_y of each class, averaged over the test examples of one class.
+    """Shows the mean energy E(y|x) = -z_y of each class over the test examples of one class.
 
-    The models: {networks}, trained for {recipes} (the paper: LE = 1, ResNet-50). Sharpness is the
-    mean energy of the other classes minus that of the labelled one, over all test examples: in
-    logits, and divided by the standard deviation of all energies, which tells a sharper surface
-    from larger logits. Then the body of each model is frozen and a new head is trained on it with
-    cross-entropy for {head_epochs} epochs: what the features are worth without the loss's own head.
+    The models are {networks}, trained for {recipes} (the paper: LE = 1, ResNet-50). Sharpness is
+    the mean energy of the other classes minus that of the labelled one, over all test examples. It
+    is given in logits, and divided by the standard deviation of all energies, which distinguishes a
+    sharper surface from larger logits.
+
+    Then the body of each model is frozen, and a new head is trained on it with cross-entropy for
+    {head_epochs} epochs. This shows what the features are worth without the head that the loss
+    trained.
     """
     task = Task.named(setting.task)
     _, test = task.data(lab, setting)

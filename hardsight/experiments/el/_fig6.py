@@ -63,7 +63,8 @@ def _questions(title: str, grid: kit.Grid, weak: str) -> list[kit.Question]:
             "median", el, ce, told=f"{times}{{}}", weak=weak,
         ),
         grid.question(
-            f"{title}: it is larger relative to the scale of the logits, too", "not in the paper",
+            f"{title}: the median margin is also larger relative to the scale of the logits",
+            "not in the paper",
             "median, relative", el, ce, weak=weak,
         ),
     ]  # fmt: skip
@@ -81,13 +82,13 @@ def _questions(title: str, grid: kit.Grid, weak: str) -> list[kit.Question]:
     asks=_asks,
 )
 def el_fig6(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Margins, the logit of the label minus the largest other one, on test examples.
+    """Shows margins, the logit of the label minus the largest other one, on test examples.
 
-    The models are those of el-table1 (the paper: LE = 1, ResNet-50 on CIFAR-10). A margin in
-    logits grows when all logits do, and that alone moves no example across the boundary; so each
-    margin is also given relative to its model, divided by the mean deviation of an example's
-    logits from their mean. The first compares with the paper, the second says whether examples
-    lie further from the boundary than the scale of the logits explains.
+    The models are those of el-table1 (the paper: LE = 1, ResNet-50 on CIFAR-10). A margin in logits
+    grows when all logits grow, and that alone moves no example across the boundary. Each margin is
+    therefore also given relative to its model, divided by the mean deviation of an example's logits
+    from their mean. The margin in logits is the one to compare with the paper. The relative one
+    shows whether examples are further from the boundary than the scale of the logits explains.
     """
     figures, data = [], {}
     for name in setting.tasks:

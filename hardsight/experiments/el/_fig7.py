@@ -34,7 +34,7 @@ class Setting(recipes.Recipe):
 
     Attributes:
         task: ``DATASET/NETWORK``; the paper's is MNIST.
-        log_ends: of Encouraging Loss, beside cross-entropy.
+        log_ends: of Encouraging Loss, in addition to cross-entropy.
         linf: radii of FGSM and PGD in pixels on the scale [0, 1].
         l2: radii of PGD in L2.
         steps: of PGD.
@@ -78,10 +78,10 @@ class Setting(recipes.Recipe):
         if not self.published:
             return ""
         return (
-            " The attack of the published code is done as well, on all test images: one step along "
-            "the gradient of minus the logit of the label, its radius in units of the normalised "
-            "input and without a clamp, so that pixels leave their valid range; and the same with "
-            "a clamp."
+            " The attack of the published code is also run, on all test images. It takes one step "
+            "along the gradient of minus the logit of the label. Its radius is in units of the "
+            "normalised input and there is no clamp, so pixels leave their valid range. The same "
+            "attack is also run with a clamp."
         )
 
 
@@ -146,14 +146,14 @@ def _grid(setting: Setting, kinds: Sequence[str], curves: Found) -> kit.Grid:
     asks=_asks,
 )  # fmt: skip
 def el_fig7(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
+    """Shows accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
-    The models are those of el-table1 ({networks}); {images} test images are attacked. A model that
-    is very sure has a cross-entropy whose gradient rounds to nothing, so an attack along it finds
-    nothing: that hides gradients, and is not robustness. So at one radius the same images are
-    attacked with the margin, a difference of logits, as objective, with more steps and random
-    starts, and with images made against the other loss's model of the same seed{ensemble}; the
-    strongest of all is what counts.{published_attack}
+    The models are those of el-table1 ({networks}); {images} test images are attacked. If a model is
+    very sure, the gradient of its cross-entropy rounds to nothing, and an attack along it finds
+    nothing. That hides gradients, and is not robustness. At one radius, the same images are
+    therefore also attacked with the margin, a difference of logits, as objective, with more steps
+    and random starts, and with images made against the other loss's model of the same
+    seed{ensemble}. The strongest of all attacks counts.{published_attack}
     """
     return _attacked(lab, setting)
 
@@ -183,13 +183,13 @@ _SMALL: dict[str, Any] = {
     asks=_asks,
 )  # fmt: skip
 def el_fig7_small(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
+    """Shows accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
-    Data and network: {networks}, trained {recipes}, without normalising the pixels; the model kept
-    is that of the last epoch. {images} test images are attacked with {steps} steps, each 2.5 times
-    the radius over the number of steps (the published ones have a fixed length, which in L2 cannot
-    reach the larger radii). The published code does not shuffle and keeps one of ten models; here
-    every seed counts. The checks for hidden gradients are those of el-fig7.
+    Data and network are {networks}, trained for {recipes}, without normalising the pixels. The
+    model kept is that of the last epoch. {images} test images are attacked with {steps} steps, each
+    2.5 times the radius over the number of steps. (The published steps have a fixed length, which
+    in L2 cannot reach the larger radii.) The published code does not shuffle and keeps one of ten
+    models; here every seed counts. The checks for hidden gradients are those of el-fig7.
     """
     return _attacked(lab, setting)
 
@@ -272,7 +272,7 @@ def _curves_table(setting: Setting, curves: kit.Grid, lost: Mapping[str, int]) -
         "Accuracy, %, at each radius",
         {"attack": "attack", "loss": "loss"},
         {"radius: accuracy": cell},
-        note=setting.note(lost, "Here means alone. The paper's figure has no numbers."),
+        note=setting.note(lost, "Only means are shown. The paper's figure has no numbers."),
     )
 
 
@@ -288,8 +288,8 @@ def _published_table(setting: Setting, published: kit.Grid, lost: Mapping[str, i
         ),
         note=setting.note(
             lost,
-            "All test images. In pixels on [0, 1] a radius is its product with the deviation that "
-            f"the images were normalised with{factor}.",
+            "All test images. To get a radius in pixels on [0, 1], multiply it by the deviation "
+            f"that the images were normalised with{factor}.",
         ),
         paper=[[name, *values] for name, values in _THEIRS.items() if is_theirs],
     )
@@ -308,7 +308,7 @@ def _asked(
         larger = curves.at(attack=kind).only(radius=setting.radii(kind)[1:]).mean_over("radius")
         says = f"{el} is more accurate under {words}, mean over the radii"
         questions.append(larger.question(says, paper, "accuracy", *pair, weak=weak))
-    says = f"it is more accurate under the strongest of all attacks, radius {setting.check_at:g}"
+    says = f"{el} is more accurate under the strongest of all attacks, radius {setting.check_at:g}"
     strongest = checks.question(says, "not in the paper", attacks.STRONGEST, *pair, weak=weak)
     return [*questions, strongest, _hidden(el, checks.at(loss=el))]
 

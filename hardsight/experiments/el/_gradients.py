@@ -32,7 +32,7 @@ class Setting:
 
     Attributes:
         task: ``DATASET/NETWORK``.
-        log_ends: of Encouraging Loss, beside cross-entropy; 1 with the paper's clamp.
+        log_ends: of Encouraging Loss, in addition to cross-entropy; 1 with the paper's clamp.
         epochs: of training.
         batch_size: examples per step.
         lr: learning rate of SGD with momentum .9, falling to 0 along a cosine.
@@ -67,7 +67,8 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
         ("loss", "norm", "times that of CE", "test accuracy, %"),
         rows,
         note="Mean ± standard deviation over seeds; lost runs are left out. The paper's remark is "
-        "on translation: LE=1 more than 5 times, LE=0.75 less than 1.7 times the norm of CE.",
+        "about translation: LE=1 has more than 5 times the norm of CE, and LE=0.75 less than 1.7 "
+        "times.",
     )
     questions = norms.questions(grid, loss_name, _CE, weak=gate.weak)
     return [table, kit.networks_table([gate])], questions
@@ -90,13 +91,14 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=_asks,
 )  # fmt: skip
 def el_gradients(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Trains with each loss from the same weights and in the same order, and watches the gradient.
+    """Trains with each loss from the same weights and in the same order; watches the gradient.
 
-    {title}, {epochs} epochs over {limit} training images in batches of {batch_size}, SGD with
-    momentum .9 at a learning rate of {lr} that falls to 0 along a cosine, seeds {seeds}. The norm
-    of the whole gradient is recorded in every step. Losses: cross-entropy, and Encouraging Loss
-    with LE = {log_ends}, 1 with the paper's clamp. What is compared is the mean over the second
-    half of training, as in el-translation. Nothing is selected: the last step counts.
+    The task is {title}, {epochs} epochs over {limit} training images in batches of {batch_size},
+    with SGD with momentum .9 at a learning rate of {lr} that falls to 0 along a cosine, and seeds
+    {seeds}. The norm of the whole gradient is recorded at every step. The losses are cross-entropy,
+    and Encouraging Loss with LE = {log_ends}, of which 1 has the paper's clamp. We compare the mean
+    over the second half of training, as in el-translation. Nothing is selected: the last step
+    counts.
     """
     task = Task.named(setting.task)
     train = lab.source(task.dataset, "train", limit=setting.limit)

@@ -125,16 +125,18 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=_asks,
 )  # fmt: skip
 def el_graph(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Cross-entropy, and Encouraging Loss with LE = {log_ends}, on {names}.
+    """Compares cross-entropy with Encouraging Loss with LE = {log_ends}, on {names}.
 
-    The network is GCN with self-attention pooling, three rounds of {width} features, from the kinds
-    of the nodes alone; Adam with a learning rate of {lr} and a weight decay of {weight_decay},
-    batches of {batch_size}. Each seed draws a split of its own, 80 % to train, 10 % to validate and
-    10 % to test, and the weights; all losses share them, so that they are compared in pairs. A run
-    ends after {patience} epochs without a better validation accuracy, and the test accuracy is that
-    of the best epoch. As in the published code the bonus is deferred: it begins in epoch
-    {deferred}, counted from 0, so that all losses share the epochs before. The published five runs
-    repeat the same 50 splits and seeds; here every split counts once.
+    The network is GCN with self-attention pooling and three rounds of {width} features, and it sees
+    only the kinds of the nodes. It is trained by Adam with a learning rate of {lr} and a weight
+    decay of {weight_decay}, in batches of {batch_size}. Each seed draws its own weights and its own
+    split: 80 % to train, 10 % to validate and 10 % to test. All losses share them, so they are
+    compared in pairs. A run ends after {patience} epochs without a better validation accuracy, and
+    the test accuracy is that of the best epoch.
+
+    As in the published code, the bonus is deferred: it begins in epoch {deferred}, counted from 0,
+    so all losses share the epochs before. The published five runs repeat the same 50 splits and
+    seeds; here every split counts once.
     """
     rows = []
     for name in setting.datasets:

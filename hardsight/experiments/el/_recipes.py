@@ -93,7 +93,7 @@ class Recipe:
             )
         if any(task.is_colour for task in self.trained):
             said.append(
-                f"{self.colour_epochs} epochs on coloured ones (SGD with momentum .9, weight decay "
+                f"{self.colour_epochs} epochs on colour images (SGD with momentum .9, weight decay "
                 f"{self.colour_decay:g}, {_falling(self.colour_drops)}; batch {self.colour_batch}, "
                 f"learning rate {self.colour_lr:g}, crop and flip)"
             )
@@ -114,8 +114,8 @@ class Recipe:
         if self.held_out:
             return f"the best epoch on a held-out share of {self.held_out:g} of the training images"
         return (
-            "the last epoch, after training on all training images; what the paper reports, the "
-            "best epoch on the test split, stands beside it and decides nothing"
+            "the last epoch, after training on all training images; the best epoch on the test "
+            "split, which the paper reports, is shown beside it and decides nothing"
         )
 
     def note(self, lost: Mapping[str, int], text: str = "") -> str:
@@ -127,7 +127,7 @@ class Recipe:
         """
         of = len(self.seeds)
         some = "; ".join(f"{count} of {of} runs of {name}" for name, count in lost.items() if count)
-        why = "Lost, as the loss became infinite or NaN, and left out of every mean"
+        why = "Lost because the loss became infinite or NaN, and left out of every mean"
         ending = f"{why}: {some}." if some else "No run was lost."
         return " ".join(filter(None, ["Mean ± standard deviation over seeds.", text, ending]))
 
@@ -368,7 +368,7 @@ def best_test_table(grid: kit.Grid, key: str, titles: Mapping[str, str]) -> list
             "Test accuracy of the best epoch on the test split, %",
             {"loss": "loss"},
             grid.across(key, "best_test", titles),
-            note="What the paper reports. The test split chose the epoch, so these numbers are "
-            "too high for what they say, for every loss; no claim is judged by them.",
+            note="This is what the paper reports. The test split chose the epoch, so these numbers "
+            "are too high for every loss, and no claim is judged by them.",
         )
     ]

@@ -86,13 +86,15 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=_asks,
 )  # fmt: skip
 def el_table1(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Cross-entropy, and Encouraging Loss with its log ending at LE = {log_ends}.
+    """Compares cross-entropy with Encouraging Loss, whose log ends at LE = {log_ends}.
 
     Data and networks: {networks}. Each network is trained with each loss under the same recipe,
-    made for cross-entropy: {recipes}, on {limit} training images. The model kept is that of
-    {selection}.{choice} The paper reports the best test accuracy of a run, with the CNN that is
-    called el_mnist here on MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10. Its normal bonus,
-    LE = 1, is trained as it says, with 1 - p clamped at 1e-5; also unclamped: {exact_tasks}.
+    which was made for cross-entropy: {recipes}, on {limit} training images. The model kept is that
+    of {selection}.{choice}
+
+    The paper reports the best test accuracy of a run. It uses the CNN that is called el_mnist here
+    on MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10. Its normal bonus, LE = 1, is trained as
+    the paper says, with 1 - p clamped at 1e-5. It is also trained unclamped on: {exact_tasks}.
     """
     rows = []
     for name in setting.tasks:

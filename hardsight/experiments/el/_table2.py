@@ -32,7 +32,7 @@ class Setting(recipes.Recipe):
         adam_task: for the second table, with AdamW.
         adam_lrs: its learning rates.
         adam_epochs: its epochs.
-        adam_log_ends: its losses beside cross-entropy and the unclamped normal bonus.
+        adam_log_ends: its losses in addition to cross-entropy and the unclamped normal bonus.
     """
 
     task: str = "cifar10/resnet18"
@@ -78,7 +78,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
 
 @kit.experiment(
     "el-table2",
-    title="Learning rate and loss: Encouraging Loss wants a smaller one",
+    title="Does Encouraging Loss need a smaller learning rate?",
     reproduces="Encouraging Loss, Table 2",
     scales={
         "smoke": Setting(
@@ -91,16 +91,18 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=_asks,
 )  # fmt: skip
 def el_table2(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Cross-entropy and Encouraging Loss (LE = 1) at fractions of one learning rate.
+    """Trains cross-entropy and Encouraging Loss (LE = 1) at fractions of one learning rate.
 
     The gradient of Encouraging Loss does not fade as examples become right, so the paper lowers the
-    learning rate for it. The first table repeats that with {networks}, trained for {recipes}; the
-    learning rate of each loss is chosen on validation. The second looks for the learning rates of
-    AdamW (one cycle, gradients not clipped) that are safe: it trains {adam_task} for {adam_epochs}
-    epochs and counts the runs that fail: lost, as their loss became infinite or NaN, or more than 5
-    points below cross-entropy at the same learning rate. It has the normal bonus unclamped as in
-    Eq. (6), and beside it LE = {adam_log_ends}, of which 1 is the normal bonus as the paper trains
-    it, with 1 - p clamped at 1e-5.
+    learning rate for it. The first table repeats that with {networks}, trained for {recipes}. The
+    learning rate of each loss is chosen on validation.
+
+    The second table looks for learning rates of AdamW (one cycle, gradients not clipped) that are
+    safe. It trains {adam_task} for {adam_epochs} epochs and counts the runs that fail. A run fails
+    if it is lost because its loss became infinite or NaN, or if it ends more than 5 points below
+    cross-entropy at the same learning rate. The table has the normal bonus unclamped, as in Eq.
+    (6), and also LE = {adam_log_ends}, of which 1 is the normal bonus as the paper trains it, with
+    1 - p clamped at 1e-5.
     """
     task, adam_task = Task.named(setting.task), Task.named(setting.adam_task)
 
@@ -193,8 +195,8 @@ def _safe_table(
         {rate: partial(cell, rate=rate) for rate in adam.names("rate")},
         note=setting.note(
             _lost(adam, ""),
-            "Behind the mean are the worst seed and how many runs failed: lost, or more than 5 "
-            "points below the mean of CE at the same learning rate. Not in the paper.",
+            "After the mean come the worst seed and the number of runs that failed: lost, or more "
+            "than 5 points below the mean of CE at the same learning rate. Not in the paper.",
         ),
     )
 

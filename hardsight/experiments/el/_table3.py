@@ -70,7 +70,7 @@ class Setting(Recipe):
     def deferral(self) -> str:
         """What begins late in the rows of deferred re-weighting, in words."""
         what = "the weights, and the bonus with them," if self.defers_bonus else "the weights"
-        return f"{what} after {self.defer_at:g} of the epochs"
+        return f"{what} begin after {self.defer_at:g} of the epochs"
 
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
@@ -131,15 +131,17 @@ def _questions(title: str, grid: kit.Grid, classes: int) -> list[kit.Question]:
     asks=_asks,
 )  # fmt: skip
 def el_table3(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Bonuses alone, with decoupled re-training, and with deferred re-weighting, on long tails.
+    """Tries bonuses on long tails: alone, with decoupled re-training, with deferred re-weighting.
 
-    Training images fall exponentially from the first class to the last one, by a factor of
-    {imbalance} (the counts stand below each table); test images stay balanced, and so does the
-    tenth held out to select the epoch. Many-, medium- and few-shot are the paper's: more than 100,
-    20 to 100, fewer than 20 training images of the class. {tail_epochs} epochs, SGD and a cosine,
-    batches of 128 at half the learning rate of el-table1; re-training: body frozen, new head,
-    class-balanced draws, cross-entropy, {head_epochs} epochs; re-weighting: by the effective number
-    of examples, {deferral}.
+    The number of training images falls exponentially from the first class to the last one, by a
+    factor of {imbalance} (the counts are below each table). Test images stay balanced, and so does
+    the tenth held out to select the epoch. Many-, medium- and few-shot are defined as in the paper:
+    more than 100, 20 to 100, and fewer than 20 training images of the class.
+
+    Training takes {tail_epochs} epochs of SGD with a cosine, in batches of 128 at half the learning
+    rate of el-table1. Re-training freezes the body and trains a new head with class-balanced draws
+    and cross-entropy, for {head_epochs} epochs. Re-weighting goes by the effective number of
+    examples: {deferral}.
     """
     data = {}
     for name in setting.tasks:

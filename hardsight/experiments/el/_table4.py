@@ -36,7 +36,7 @@ class Setting(recipes.Recipe):
     Attributes:
         pairs: ``DATASET/NETWORK > FOREIGN``, the foreign images as ``DATASET:SPLIT``, or
             ``rotated`` for the own test images turned by 90 degrees.
-        log_ends: of Encouraging Loss, beside cross-entropy.
+        log_ends: of Encouraging Loss, in addition to cross-entropy.
     """
 
     pairs: tuple[str, ...] = (
@@ -85,13 +85,13 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
     asks=_asks,
 )
 def el_table4(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """How well cross-entropy and Encouraging Loss tell foreign images from their own.
+    """Measures how well cross-entropy and Encouraging Loss tell foreign images from their own.
 
-    The models are those of el-table1, of one recipe each; the paper's loss is LE = 1. The
-    indicator is the paper's, the smallest conditional energy, and beside it free energy and the
-    largest probability. Own images are the test split, foreign ones are brought to its size and
-    colours; nothing is chosen on either. AUROC counts ties half; FPR95 is the share of foreign
-    images accepted at the threshold that accepts 95 % of the own.
+    The models are those of el-table1, of one recipe each; the paper's loss is LE = 1. The indicator
+    is the paper's, the smallest conditional energy. Free energy and the largest probability are
+    shown beside it. The model's own images are the test split. Foreign images are converted to the
+    same size and colours. Nothing is chosen on either. AUROC counts ties as half; FPR95 is the
+    share of foreign images accepted at the threshold that accepts 95 % of the model's own images.
     """
     data = {}
     for pair in setting.pairs:
@@ -172,11 +172,11 @@ def foreign_images(lab: kit.Lab, name: str, like: MemorySource) -> MemorySource:
 def _table(
     title: str, grid: kit.Grid, part: Mapping[str, Any], setting: Setting, is_papers: bool
 ) -> kit.Table:
-    about = "Not a pair of the paper."
+    about = "The paper does not have this pair."
     if is_papers:
         about = (
-            "The paper's text says FPR95 falls from 8.10 to 0.95 here, its table from 20.92 to "
-            "8.69; the table is shown."
+            "The paper's text says that FPR95 falls from 8.10 to 0.95 here, but its table says "
+            "from 20.92 to 8.69. We show the table."
         )
     flat = [
         f"{outcome['tells_nothing_apart']} of {len(setting.seeds)} of {loss}"
@@ -184,7 +184,7 @@ def _table(
         if outcome["tells_nothing_apart"]
     ]
     if flat:
-        about += f" Left out, as the model says the same of every image: {'; '.join(flat)}."
+        about += f" Left out, because the model says the same of every image: {'; '.join(flat)}."
     return grid.table(
         title,
         {"loss": "loss"},

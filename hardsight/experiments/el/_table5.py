@@ -102,13 +102,15 @@ def _gain(printed: str) -> float:
     asks=_asks,
 )
 def el_table5(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Cross-entropy and squared error, each without and with the bonus that mirrors it.
+    """Trains cross-entropy and squared error, each without and with the bonus that mirrors it.
 
-    Data and networks: {networks}. The recipe is that of el-table1: {recipes}; the model kept is
-    that of {selection}. The two cross-entropies are models of el-table1, the bonus the normal one,
-    LE = 1. The paper does not say how squared errors are averaged; of the factors {factors}, 1 is
-    the mean over classes, as in the published code, and 10 their sum if there are ten. If there are
-    several factors, the better one on the held-out images is kept for each loss.
+    Data and networks: {networks}. The recipe is that of el-table1: {recipes}. The model kept is
+    that of {selection}. The two cross-entropies are models of el-table1, and their bonus is the
+    normal one, LE = 1.
+
+    The paper does not say how squared errors are averaged. Of the factors {factors}, 1 is the mean
+    over classes, as in the published code, and 10 is their sum if there are ten classes. If there
+    are several factors, the one that is better on the held-out images is kept for each loss.
     """
     data = {}
     for name in setting.tasks:

@@ -213,19 +213,22 @@ def _norm_table(grid: kit.Grid) -> kit.Table:
     asks=_asks,
 )  # fmt: skip
 def el_translation(lab: kit.Lab, setting: Setting) -> kit.Result:
-    """Cross-entropy with label smoothing {smoothing}, and Encouraging Loss, on {title}.
+    """Compares cross-entropy with label smoothing {smoothing} with Encouraging Loss, on {title}.
 
-    Encouraging Loss has LE = {log_ends} with the same label smoothing, applied to the bonus as
-    well, and LE = 0.5 without any. The network is a Transformer of {layers} + {layers} layers,
-    post-norm, {width} features and {inner} inside, {heads} heads, dropout {dropout}, with all
-    embeddings shared, over a joint vocabulary of {vocabulary} subwords of sentencepiece; Adam
-    (0.9, 0.98) with a learning rate of {lr} after {warm_up} steps, falling with their square root,
-    {tokens} tokens a step, at most {steps} steps, ended after {patience} validations without a
-    better BLEU; on a GPU, matrices are multiplied in TF32. Translations are searched for with
-    {beams} beams, by the average of the weights after the last {averaged} epochs and by those with
-    the best validation BLEU. All losses share weights, order and draws of a seed, so that they are
-    compared in pairs. The paper's corpora
-    (IWSLT) are other ones, so that its BLEU cannot be compared with these.
+    Encouraging Loss has LE = {log_ends} with the same label smoothing, which also applies to the
+    bonus, and LE = 0.5 without any. The network is a post-norm Transformer of {layers} + {layers}
+    layers, {width} features, {inner} inner features, {heads} heads and dropout {dropout}. All
+    embeddings are shared, over a joint vocabulary of {vocabulary} subwords of sentencepiece.
+
+    Training uses Adam (0.9, 0.98) with a learning rate of {lr} after {warm_up} steps, which then
+    falls with the square root of the steps. It takes {tokens} tokens per step and at most {steps}
+    steps, and ends after {patience} validations without a better BLEU. On a GPU, matrices are
+    multiplied in TF32.
+
+    Translations are searched for with {beams} beams, once with the average of the weights after the
+    last {averaged} epochs and once with the weights that have the best validation BLEU. All losses
+    share weights, order and random draws of a seed, so they are compared in pairs. The paper uses
+    other corpora (IWSLT), so its BLEU cannot be compared with these numbers.
     """
     corpus = parallel_text(
         setting.data, lab.data_root, languages=setting.languages, splits=setting.splits

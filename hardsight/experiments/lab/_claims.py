@@ -125,7 +125,7 @@ def _paired(first: PerSeed, second: PerSeed, within: float = 0.0) -> Compared:
 
 @dataclass(frozen=True)
 class Question:
-    """A sentence that sets one recipe above another, or calls two alike.
+    """A sentence that sets one recipe above another, or says that two are alike.
 
     Attributes:
         says: the sentence.

@@ -1,4 +1,4 @@
-"""Whether a network is good enough to judge by: what it reaches, and what it could."""
+"""Whether a network is good enough to judge: what it reaches, and what it could reach."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class Gate:
 
     @property
     def weak(self) -> str:
-        """Why it is too weak to judge by, in words; empty if it is not, or if nothing is known."""
+        """Why it is too weak to judge, in words; empty if it is not, or if nothing is known."""
         return weakness(self.reached, None if self.good is None else self.good.accuracy)
 
 
 def weakness(reached: Sequence[float | None], good: float | None) -> str:
-    """Why a network is too weak to judge by, in words; empty if it is strong enough.
+    """Why a network is too weak to judge, in words; empty if it is strong enough.
 
     Args:
         reached: accuracy per seed with the plain recipe, per cent.
@@ -110,12 +110,12 @@ def below_chance(reached: PerSeed, classes: int) -> str:
 
     Example:
         >>> below_chance([0.0, 1.0], 10), below_chance([30.0, 31.0], 10)
-        ('0.5 % reached, where guessing has 10.0 %', '')
+        ('0.5 % reached, but guessing reaches 10.0 %', '')
     """
     accuracy, chance = spread(reached), 100 / classes
     if not accuracy.n or accuracy.mean > chance:
         return ""
-    return f"{accuracy.mean:.1f} % reached, where guessing has {chance:.1f} %"
+    return f"{accuracy.mean:.1f} % reached, but guessing reaches {chance:.1f} %"
 
 
 def weakness_of(gates: Sequence[Gate]) -> str:
@@ -138,7 +138,7 @@ def networks_table(gates: Sequence[Gate]) -> Table:
                 gate.title,
                 accuracy if accuracy.n else "not stored",
                 "not known" if good is None else f"{good.accuracy - SLACK:.1f}",
-                "nobody has measured it" if good is None else f"{good.accuracy:.2f}, {good.source}",
+                "not measured" if good is None else f"{good.accuracy:.2f}, {good.source}",
             ]
         )
     return Table(
@@ -146,5 +146,5 @@ def networks_table(gates: Sequence[Gate]) -> Table:
         ("network", "accuracy, %", "needed, %", "with a good recipe, %"),
         rows,
         note=f"Mean ± standard deviation over seeds, without the change that the page is about. A "
-        f"network more than {SLACK:g} points below a good recipe is too weak to judge by.",
+        f"network more than {SLACK:g} points below a good recipe is too weak to judge.",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from string import Formatter
@@ -82,13 +84,19 @@ class Experiment:
         return next(scale for scale in reversed(SCALES) if scale in self.scales)
 
     def about(self, setting: Any) -> str:
-        """The docstring of its function as one text, with the numbers of a setting.
+        """The docstring of its function with the numbers of a setting, a line per paragraph.
 
         Args:
             setting: of one of the scales, or with keys overridden.
         """
-        text = " ".join((self.function.__doc__ or "").split())
+        paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(self.function.__doc__ or ""))
+        text = "\n\n".join(_joined(paragraph) for paragraph in paragraphs)
         return text.format_map({key: _words(getattr(setting, key)) for key in _keys(text)})
+
+
+def _joined(paragraph: str) -> str:
+    """A paragraph of a docstring without its line breaks, except before the entries of a list."""
+    return "\n".join(" ".join(entry.split()) for entry in re.split(r"\n(?=- )", paragraph))
 
 
 def _keys(text: str) -> list[str]:

@@ -105,14 +105,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, held against what was seen.
+    """A sentence of a paper, compared with what was seen.
 
     Attributes:
         says: the claim.
         paper: the paper's own number or reference.
         seen: what was seen here, with numbers.
         holds: whether it holds here; ``None`` if these runs do not decide it.
-        is_weak: whether they do not because the network is too weak to judge by.
+        is_weak: whether they do not because the network is too weak to judge.
         needs_seeds: how many would show the paper's effect with 80 % power, if there are fewer.
     """
 
@@ -159,7 +159,7 @@ def gated(claim: Claim, weak: str) -> Claim:
 
 
 def in_every_run(outcomes: Sequence[bool | None]) -> bool | None:
-    """What every run says alike: yes, no, or undecided if they differ or one is undecided.
+    """What all runs say: yes, no, or undecided if they differ or one is undecided.
 
     Example:
         >>> in_every_run([True, True]), in_every_run([False, False]), in_every_run([True, False])
@@ -273,12 +273,12 @@ def page(result: Result, facts: Mapping[str, Any]) -> str:
     seconds = facts["training_seconds"]
     trained = f"{seconds:,.0f} s of training on " if seconds else ""
     parts += [
-        "## Make it again",
+        "## Reproduce this page",
         f"```console\n$ {facts['command']}\n```",
-        "Datasets by name are read from `--data-root` or `$HARDSIGHT_DATA`.",
+        "Datasets given by name are read from `--data-root` or `$HARDSIGHT_DATA`.",
         f"Scale {facts['scale']}, seeds {seeds}; {trained}"
         f"{facts['hardware']['gpu'] or facts['hardware']['cpu']}; {versions}. Settings, numbers "
-        f"per seed and intervals: `{RESULT}`.",
+        f"per seed and intervals are in `{RESULT}`.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

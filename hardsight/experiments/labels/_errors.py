@@ -1,4 +1,4 @@
-"""Who finds planted label errors: every score, every summary of the dynamics, and cleanlab."""
+"""Which method finds planted label errors: scores, summaries of the dynamics, and cleanlab."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Setting:
 @kit.experiment(
     "label-errors",
     title="Finding planted label errors: suspicion against every score and cleanlab",
-    reproduces="no paper; after AUM (Pleiss et al. 2020) and confident learning "
+    reproduces="not from a paper; after AUM (Pleiss et al. 2020) and confident learning "
     "(Northcutt et al. 2021)",
     scales={
         "smoke": Setting(
@@ -99,14 +99,15 @@ def label_errors(lab: kit.Lab, setting: Setting) -> kit.Result:
 
     Labels are made wrong at random (symmetric noise), or swapped between classes that look alike
     (pairs: noise that depends on the class). One network is trained on the noisy labels while its
-    dynamics are recorded; every score of the final network on its own training data and every
-    summary of the dynamics then ranks the examples. cleanlab ranks them by out-of-sample
-    probabilities from cross-validation with the same network, whose folds together see as many
-    training examples as the one tracked run. A method is as good as its area under the ROC curve
-    and its precision among as many examples as there are errors. The definition of suspicion was
-    chosen before, on small subsets, and nothing is tuned here. The network is {model}: {plan}, on
-    {limit} training images. Training is short on purpose, too few epochs to memorise wrong
-    labels, which is when scores at the end are at their best.
+    dynamics are recorded. Every score of the final network on its own training data, and every
+    summary of the dynamics, then ranks the examples. cleanlab ranks them by out-of-sample
+    probabilities from cross-validation with the same network; its folds together see as many
+    training examples as the one tracked run. A method is judged by its area under the ROC curve,
+    and by its precision among as many examples as there are errors.
+
+    The definition of suspicion was chosen before, on small subsets, and nothing is tuned here. The
+    network is {model}: {plan}, on {limit} training images. Training is deliberately too short to
+    memorise wrong labels, which is when scores at the end are at their best.
     """
     _cleanlab()  # fail before an hour of training, not after it
     noises: list[dict[str, Any]] = [

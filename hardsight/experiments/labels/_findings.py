@@ -126,13 +126,13 @@ def _ranking(findings: Findings) -> kit.Table:
         for method in findings.ranked()
     ]
     return kit.Table(
-        "Who finds the planted errors",
+        "Which method finds the planted errors",
         ("method", "from", *MEASURES, *groups),
         rows,
-        note="Means over all noise rates; ± is the standard deviation over seeds, the 95 % "
+        note="Means over all noise rates; ± is the standard deviation over seeds, and the 95 % "
         "interval is in result.json. The right-hand columns are AUROC / precision among as many "
-        "examples as there are errors. Scores and dynamics come from one training run, cleanlab's "
-        "from cross-validation of the same cost.",
+        "examples as there are errors. Scores and dynamics come from one training run; cleanlab's "
+        "numbers come from a cross-validation that costs the same.",
     )
 
 
@@ -146,9 +146,9 @@ def _comparison_table(findings: Findings, measure: str, comparisons: Found) -> k
         f"Suspicion minus each other method: {measure}",
         ("method", "difference", "low", "high", "p (Holm)"),
         rows,
-        note="Means over all kinds of noise, paired over seeds; 95 % t-interval of the mean "
-        f"difference; p-values raised by Holm's method for all {len(comparisons)} comparisons of "
-        "this page. Positive: suspicion found more.",
+        note="Means over all kinds of noise, paired over seeds, with the 95 % t-interval of the "
+        f"mean difference. P-values are raised by Holm's method for all {len(comparisons)} "
+        "comparisons of this page. If the difference is positive, suspicion found more.",
     )
 
 
@@ -164,8 +164,8 @@ def _by_setting(findings: Findings) -> kit.Table:
         "By noise: AUROC / precision",
         ("dataset", "noise", "rate", *rivals),
         rows,
-        note="Suspicion beside the best other summary, the best score at the end and the best of "
-        "cleanlab, each the best over all settings by AUROC; means over seeds.",
+        note="Means over seeds. Suspicion is shown beside the best other summary, the best score "
+        "at the end and the best of cleanlab. Best means the best AUROC over all settings.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What it is worth to fix labels: plant errors, review the suspects, retrain, measure."""
+"""What fixing labels is worth: plant errors, review the suspects, retrain, measure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
         ("noise", "labels", "test accuracy, %", "labels still wrong", "errors found"),
         rows,
         note=f"{len(setting.seeds)} seeds; ± is the standard deviation over seeds. Errors found "
-        f"are those among the {setting.reviewed:,} examples that were looked at."
+        f"are those among the {setting.reviewed:,} examples that were reviewed."
         + _limits(setting, grid),
     )
     pairs = {}
@@ -122,7 +122,7 @@ def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
         for kind in kinds
     ] + [
         kit.Claim(
-            f"{kind} noise: it is better to review suspects than as many examples at random",
+            f"{kind} noise: reviewing suspects is better than reviewing as many random examples",
             "ours",
             f"{found[kind, 'choice']} points of test accuracy",
             found[kind, "choice"].is_above,
@@ -142,9 +142,9 @@ def _limits(setting: Any, grid: kit.Grid) -> str:
         for kind in grid.names("kind")
     )
     return (
-        f" The network is far from a good one: without errors {setting.model} reaches {best:.1f} % "
-        f"here, where ResNet-18 on all pictures reaches {good.accuracy:g} %. So the page says what "
-        "fixed labels are worth to this network, not to one that is good."
+        f" The network is far from a good one: without errors, {setting.model} reaches "
+        f"{best:.1f} % here, and ResNet-18 on all pictures reaches {good.accuracy:g} %. The page "
+        "therefore shows what fixed labels are worth to this network, not to a good one."
     )
 
 
@@ -159,8 +159,8 @@ def _count(grid: kit.Grid, what: str, kind: str, labels: str) -> str:
 
 @kit.experiment(
     "label-fixing",
-    title="What it is worth to fix labels: review the suspects, retrain, measure",
-    reproduces="no paper; the whole path of this program",
+    title="What fixing labels is worth: review the suspects, retrain, measure",
+    reproduces="not from a paper; the whole workflow of hardsight",
     scales={
         "smoke": Setting(
             dataset="builtin:digits", kinds=("symmetric",), reviewed=20, limit=120, test_limit=100,
@@ -173,14 +173,16 @@ def _count(grid: kit.Grid, what: str, kind: str, labels: str) -> str:
 def label_fixing(lab: kit.Lab, setting: Setting) -> kit.Result:
     """Closes the loop: planted errors are found, reviewed, fixed, and trained on again.
 
-    {percent} of the labels of {limit} training images of {on} are made wrong, at random
+    {percent} of the labels of {limit} training images of {on} are made wrong, either at random
     (symmetric noise) or swapped between classes that look alike (pairs). A network is trained on
     them while its dynamics are recorded. A script that knows the truth then answers in the review
-    app, over HTTP, about the first {reviewed} suspects: it keeps the label or gives the right one.
-    The decisions are exported as a patch, read back, and laid over the noisy data, and the same
-    network is trained again from the same seed. Beside it: as many examples reviewed at random,
-    and labels without errors. Accuracy is on test images whose labels nobody touched. The network
-    is {model}, {epochs} epochs.
+    app, over HTTP, for the first {reviewed} suspects: it keeps the label or gives the right one.
+    The decisions are exported as a patch, read back, and applied to the noisy data. The same
+    network is then trained again from the same seed.
+
+    This is compared with reviewing the same number of random examples, and with labels without
+    errors. Accuracy is measured on test images whose labels nobody touched. The network is {model},
+    {epochs} epochs.
     """
     for module in ("starlette", "uvicorn", "duckdb"):
         require(module, extra="app", feature="the experiment label-fixing")
