@@ -240,8 +240,8 @@ def _opened(
         stray = [name for name, value in options.items() if value is not None]
         if stray:
             raise OptionError(
-                f"{', '.join(stray)} cannot be used here: they belong to data that is given by its "
-                f"name, and this is a {type(data).__name__}; leave them out"
+                f"{', '.join(stray)} cannot be used here: they are for data given by name, and "
+                f"this is a {type(data).__name__}; leave them out"
             )
         given = plain_array(labels, names=("labels", "label", "y", "targets"), option="labels")
         rows, values, ids = feature_rows(

@@ -404,9 +404,7 @@ def _without_nearest(shard: pa.Table) -> pa.Table:
 
 def _nearest_of(shard: pa.Table) -> pa.Table:
     """Index, nearest classes and angles of the rows of a shard whose label is in doubt."""
-    rows = pa.table(
-        {"index": shard["index"], "classes": shard[_CLASSES], "angles": shard[_ANGLES]}
-    )
+    rows = pa.table({"index": shard["index"], "classes": shard[_CLASSES], "angles": shard[_ANGLES]})
     return rows.filter(pc.greater_equal(pc.list_element(rows["classes"], 0), 0))
 
 

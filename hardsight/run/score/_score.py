@@ -111,8 +111,8 @@ def score_notes(table: ScoreTable) -> list[str]:
     missing = about.get("missing")
     if missing:
         notes.append(
-            f"the model has no head that can be read, so {', '.join(missing['scores'])} are "
-            f"missing: {missing['reason']}"
+            f"the model has no head that can be read: {', '.join(missing['scores'])} are missing, "
+            f"because {missing['reason']}"
         )
     if "reading" in about["model"]:
         notes.append(about["model"]["reading"])
@@ -124,7 +124,7 @@ def score_notes(table: ScoreTable) -> list[str]:
         sentences = about["data"].get("sentences")
         rows, what = sentences or len(table), "sentences" if sentences else "texts"
         notes.append(
-            f"{counts['truncated']:,} of {rows:,} {what} are longer than the model takes and were "
+            f"{counts['truncated']:,} of {rows:,} {what} are longer than the model takes, and were "
             f"cut: {about['preprocessing']['origin']}"
         )
     if counts.get("unknown"):
@@ -289,8 +289,8 @@ def score(
         class_order: how classes of data and model are matched: ``auto`` by name if both have
             names, else by position; ``name`` never by position, ``position`` always. Labels become
             the model's outputs, and the table's metadata says how they were matched.
-        trust_remote_code: run Python files that come with an ``hf:`` model; they can do anything
-            that you can do. Without it such a model is refused.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they can do anything that
+            you can do. Without it such a model is refused.
         workers: loader processes; by default chosen for the data and the cores.
         precision: precision of the forward pass; ``auto`` is bfloat16 on a GPU, else float32.
         sample: whether the model was trained on this data; stated in the table.
@@ -358,8 +358,8 @@ def score(
             if folder.is_done:
                 if isinstance(source, ExampleSource) and source.is_stream:
                     warn(
-                        f"the finished table in {folder.folder} was compared with the first "
-                        f"examples of the stream {source.spec} only, and is returned as it is; if "
+                        f"only the first examples of the stream {source.spec} were compared with "
+                        f"the finished table in {folder.folder}, which is returned as it is; if "
                         "later examples may have changed, pass --overwrite (overwrite=True)"
                     )
                 return read_table(folder.folder)
