@@ -432,7 +432,7 @@ def test_a_card_of_texts_has_all_parts_but_those_of_pictures(folders, tmp_path):
     assert page.count("it is for pictures") >= 2
     with pytest.raises(OptionError, match=r"attacks change pixels, and .* reads the kind 'text'"):
         hs.evaluation_card(names, data, epsilons=[0.1], device="cpu", **columns)
-    with pytest.raises(DataError, match="holds pictures or arrays, and the evaluated data example"):
+    with pytest.raises(DataError, match=r"holds pictures or arrays, but the .* are for example"):
         hs.evaluation_card(
             names["bert"], written(tmp_path / "plain.csv"), ood="builtin:digits", device="cpu"
         )

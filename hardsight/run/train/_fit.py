@@ -272,7 +272,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
     if config.autotune and config.deterministic:
         raise OptionError(
             "autotune chooses algorithms by their speed, deterministic by their result; leave one "
-            "of them out"
+            "out"
         )
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 

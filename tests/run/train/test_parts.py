@@ -84,7 +84,7 @@ def test_a_frozen_body_needs_a_loss_of_the_head_in_every_epoch(images, tmp_path)
     early = [{"name": "amc"}, {"name": "cross_entropy", "end_epoch": 1}]
     options = {**FAST, "epochs": 3, "freeze_body": True, "loss": early}
     with pytest.raises(
-        ConfigError, match=r"head alone .* in epochs 1 and 2 .*: amc, cross_entropy before"
+        ConfigError, match=r"only the head, .* in epochs 1 and 2 .*: amc, cross_entropy before"
     ):
         hs.train("small_cnn", images, out=tmp_path / "run", **options)
 
