@@ -198,7 +198,7 @@ def angular_confidences(
 def over_picked(
     rows: Rows, mask: NDArray[np.bool_], work: Callable[[Integers, Floats], None]
 ) -> None:
-    """Call ``work(at, part)`` with the positions of the rows in ``mask``, and a copy of the rows."""
+    """Call ``work(at, part)`` with the positions of the rows in ``mask`` and copies of them."""
     at = np.flatnonzero(mask)
     if isinstance(rows, Probabilities):  # their values do not depend on the tile, unlike a product
         _in_parts(rows, len(at), lambda i, j: work(at[i:j], rows.picked(at[i:j])))
