@@ -111,7 +111,7 @@ def checkpoints(steps: int) -> tuple[int, ...]:
 
 
 class _Climb:
-    """Where APGD is and was, for every example of a batch."""
+    """The state of APGD for every example of a batch."""
 
     def __init__(self, search: Search, start: Tensor, norm: str, size: float) -> None:
         self._search, self._norm = search, norm
@@ -120,7 +120,7 @@ class _Climb:
         self.best, self._best_value, self._best_slope = start, values, self._slope
         self._fooling, self._is_fooled = start, self._margin > 0
         self._last, self._at, self._value = start, start, values
-        # progress since the last checkpoint, and what was there
+        # progress since the last checkpoint, and the state at that checkpoint
         self._rises, self._since = torch.zeros_like(values), 0
         self._old_size, self._old_best = self._size.clone(), values.clone()
         self._move(search.projected(start + self._size * self._direction(), norm))
@@ -255,12 +255,12 @@ def _windows(count: int, side: int, height: int, width: int, generator: torch.Ge
 
 @dataclass(frozen=True, eq=False)
 class EnsembleResult:
-    """What an ensemble of attacks has left.
+    """The result of an ensemble of attacks.
 
     Attributes:
-        inputs: of each example as the first attack that changed its prediction made it, or as it
-            is if none did.
-        right: whether it is classified rightly as it is and by all attacks, ``[N]``.
+        inputs: of each example, from the first attack that changed its prediction; unchanged if
+            none did.
+        right: whether it is still classified correctly after all attacks, ``[N]``.
         after: the same after each attack, by its name, in the order in which they ran.
     """
 
@@ -281,10 +281,10 @@ def ensemble_attack(
     steps: int = 100,
     queries: int = 5000,
 ) -> EnsembleResult:
-    """APGD on cross-entropy, APGD on DLR and Square, each on what the ones before have left.
+    """Run APGD on cross-entropy, APGD on DLR and Square, each on examples that are still right.
 
-    The published AutoAttack has targeted APGD and FAB as well, so that what is left here is an
-    upper bound of what is left there. In L2 there is no Square here, and with two classes no DLR.
+    The published AutoAttack also has targeted APGD and FAB, so the accuracy here is an upper bound
+    of the accuracy there. In L2 there is no Square here, and with two classes no DLR.
 
     Args:
         forward: model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
