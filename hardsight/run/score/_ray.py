@@ -174,7 +174,9 @@ def _saying_what_takes_long(what: str, why: str) -> Iterator[None]:
     """Print what is being waited for if the block takes long; Ray itself waits in silence."""
 
     def say() -> None:
-        print(f"hardsight: {_LONG:g} s of waiting for Ray to {what}; {why}", file=sys.stderr)
+        print(
+            f"hardsight: still waiting for Ray to {what} after {_LONG:g} s; {why}", file=sys.stderr
+        )
 
     timer = threading.Timer(_LONG, say)
     timer.daemon = True
