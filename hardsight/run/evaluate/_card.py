@@ -288,6 +288,7 @@ def evaluation_card(
         >>> card["models"][0]["accuracy"]["top1"]["n"]
         449
     """
+    # first, before there are other locals: all keywords; of arrays by name only the names
     given = {**locals(), "group": list(group) if isinstance(group, Mapping) else group}
     settings = {name: _plain(given[name]) for name in given if name not in _NO_SETTINGS}
     _check_options(settings)
@@ -317,6 +318,7 @@ def evaluation_card(
         ]  # fmt: skip
         order = class_order_of(subjects, sets.data, class_order)
         sets = sets.numbered_as(order, subjects[0], class_order)
+        # attacks that the user named must run; default attacks may be left out with a note
         asked = epsilons is not None or epsilons_l2 is not None
         _check_normalisation(subjects, asked=asked)
         if run is not None:

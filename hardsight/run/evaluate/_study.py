@@ -78,6 +78,7 @@ class Study:
 
     def parts(self, num_classes: int, **options: Any) -> dict[str, Any]:
         """Cards of the models, their comparison, and pictures side by side."""
+        # the model runs over each dataset once; all numbers below come from these outputs
         outputs = [self._pass(subject, self.source) for subject in self.subjects]
         counts = self._training_counts(num_classes)
         cards = []
@@ -147,6 +148,7 @@ class Study:
                 f"{subject.name} has no finite output for any of the {len(outputs):,} "
                 f"examples of {source.spec}; check its weights, and mean and std of its inputs"
             )
+        # comparisons are paired by example, so all models must have read the same examples
         before = self._read.setdefault(id(source), outputs.positions)
         if not np.array_equal(before, outputs.positions):
             raise DataError(

@@ -553,6 +553,7 @@ def is_out_of_memory(err: BaseException) -> bool:
     """Whether an exception says that memory ran out, on the device or on the host."""
     if isinstance(err, MemoryError | torch.OutOfMemoryError):
         return True
+    # torch's allocator for the CPU raises a plain RuntimeError, so only its text tells
     said = str(err).lower()
     return isinstance(err, RuntimeError) and any(
         text in said for text in ("out of memory", "can't allocate memory", "not enough memory")

@@ -171,6 +171,7 @@ def queue(
             batch_size=batch_size, reader=read_tokenizer(tokenizer, trust_remote_code),
         )  # fmt: skip
         ready = stack.enter_context(work)
+        # only coverage needs all embeddings, which may be larger than memory: keep them in a file
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-"))
         seen = _Seen(
             ready, Path(folder) / "embeddings" if by == "coverage" else None, device=place,

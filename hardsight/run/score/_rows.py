@@ -289,6 +289,7 @@ class ModelScorer(Scorer):
                     check_labels, num_classes=self.num_classes, whose="the model", verb="score"
                 ),
             ):
+                # the summaries need memory as well, and their error should name the batch too
                 with running.memory_errors(passed.batch.ids):
                     columns = self._columns(passed)
                 yield Piece(
@@ -614,6 +615,7 @@ class ScoreRun:
         for shard in shards():
             totals.add(shard)
         self._count(totals, errors)
+        # a generator: groups of rows are read while the table is written
         parts = (totals.finished(group) for group in row_groups(shards(), first.schema))
         # from zero rows: the schema has to be known before the first group is written
         schema = with_metadata(totals.finished(first.slice(0, 0)), about).schema

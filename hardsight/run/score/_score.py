@@ -500,6 +500,7 @@ def _by_model(
         plan,
         device=place,
         precision=chosen_precision(asked.precision, place),
+        # texts: several batches are read at once and grouped by length
         batch_size=batch_size * batches_at_once(source),
         workers=loader_processes(asked.workers, source),
         strict=asked.strict,

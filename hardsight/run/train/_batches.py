@@ -134,7 +134,7 @@ class Pixels:
     def normalised(self, images: Tensor) -> Tensor:
         """Images ``[B, C, H, W]`` on the pixel scale as the model wants them."""
         images = images.to(self.device, non_blocking=True)
-        if images.ndim < 4:
+        if images.ndim < 4:  # not images, so there is no pixel scale to normalise
             return images.float()
         scale = self._scale_of_bytes if images.dtype == torch.uint8 else self._scale
         values = torch.addcmul(self._shift, images.float(), scale)
@@ -163,6 +163,7 @@ def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, paddin
     """
     height, width = (side - 2 * padding for side in frames.shape[1:3])
     down = torch.arange(height, device=frames.device) + offsets[:, :1]  # [B, H]
+    # a mirrored window reads its columns from right to left
     right = torch.arange(width, device=frames.device).expand(len(rows), -1)
     right = torch.where(flips[:, None], width - 1 - right, right) + offsets[:, 1:]  # [B, W]
     windows = frames[rows[:, None, None], down[:, :, None], right[:, None, :]]
@@ -280,6 +281,7 @@ class ResidentBatches(TrainBatches):
     def plain(self, rows: Tensor) -> TrainBatch:
         """Some rows as they are, without augmentation."""
         rows = rows.to(self.device)
+        # frames are padded, so an offset of the padding gives the image without a shift
         middle = rows.new_full((len(rows), 2), self.augment.crop_padding)
         return self.made(self._ticket(rows, middle, torch.zeros_like(rows, dtype=torch.bool)))
 

@@ -149,6 +149,7 @@ def opened_sources(
     share = 0.0 if config.validation_split else config.validation
     among = None if part is None else part.rows
     learned, held_out = split_rows(train, share, seed=seed, among=among)
+    # after the split, so that the held-out share keeps the class shares of the data
     if config.imbalance > 1:
         learned = _long_tailed(train, learned, config.imbalance, seed=seed)
     others = {
@@ -161,6 +162,7 @@ def opened_sources(
     if validation is not None:
         others["validation"] = read(_other_split(validation, config, None, train))
     first = Decoded(train, how, learned)
+    # measured on the training images alone, and applied to all splits
     measured = _measured(first, config, how)
     other, held = others["validation"], None
     if other is not None:

@@ -293,7 +293,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
         gradient_clip_val=config.gradient_clip,
         deterministic=config.deterministic,
         benchmark=config.autotune,
-        use_distributed_sampler=False,
+        use_distributed_sampler=False,  # our batches are already this process's part
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
@@ -469,6 +469,7 @@ def fit(
     from hardsight.run.train.engine import LAST, ProgressBar, RunRecorder
 
     makes_processes = any(getattr(each, "forks", False) for each in (train, validation, *callbacks))
+    # files are written by a thread only if nothing forks: a child could inherit its held locks
     is_beside = trainer.world_size == 1 and not makes_processes
     recorder = RunRecorder(Path(config.out), config, is_beside=is_beside)
     bar = ProgressBar(config, len(train), recorder, show, title)
@@ -476,6 +477,7 @@ def fit(
     answer = signal.getsignal(signal.SIGINT)
     try:
         with memory_errors("training ran out of memory", smaller=_SMALLER, goes_on=_GOES_ON):
+            # weights_only: a checkpoint must not be able to run code
             trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
     except NonFiniteError as err:
         raise NonFiniteError(f"{err}; {_advice(Path(config.out) / LAST, recorder.rows)}") from err

@@ -208,6 +208,7 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     for key, value in (*stated_columns(data), ("tokenizer", data.tokenizer)):
         words += ["--" + key.replace("_", "-"), str(value)] if value is not None else []
     words += ["--data-root", data.root] if data.root else []
+    # a patch is for the labels of the training split, not for those of the test split
     if data.patch is not None and data.test_split is None:
         files = [data.patch] if isinstance(data.patch, str) else data.patch
         words += [word for file in files for word in ("--patch", file)]
@@ -263,6 +264,7 @@ def trackers_of(
     """
     run, examples = Path(config.out), sources.train.source.span
     folder, aside = run / HISTORIES, run / TRACKED / HELD_OUT
+    # a run that starts over must not continue the epochs of an earlier run in its folder
     if start is None and is_first_process():
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)

@@ -417,6 +417,7 @@ def _model_and_data(
     if reader is not None:
         loaded = reader.loaded
         stack.enter_context(reader.at_work())
+    # if both are stated, it does not matter whether we understand the model's own preprocessing
     is_stated = None not in (config.data.mean, config.data.std)
     loaded = loaded or loaded_for(
         config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
@@ -507,6 +508,7 @@ def _run(pl: Any, run: RunFolder, task: _Task) -> TrainResult:
         prepare(run, task.recipe, precision=precision, first=first_outputs(model, sources))
     if config.resume and run.finished:
         return _finished(run.folder, task)
+    # training draws from the global generators, whose states belong to the user
     with quiet(pl), random_states_kept(task.device):
         recorder, pixels, trackers = _fitted(pl, task)
     _load_best(model, run.folder)
@@ -624,6 +626,7 @@ def _tested(task: _Task, test: Decoded, pixels: Pixels) -> dict[str, float]:
     config, model = task.config, task.loaded.model.to(pixels.device).eval()
     tally = Tally(pixels.device)
     workers = chosen_workers(config.workers, length=len(test))
+    # without gradients, batches may be larger than in training
     for batch in EvaluationBatches(
         test, pixels, batch_size=max(256, config.batch_size), shard=Shard(), workers=workers
     ):

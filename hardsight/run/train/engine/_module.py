@@ -187,6 +187,7 @@ class TrainModule(pl.LightningModule):
         else:
             captured = capture(runner, self._head, in_training=True)
             self._forward = self._captured = self._open.enter_context(captured)
+        # on a CPU a check costs no wait, so the first bad step is reported at once
         self._guard = StepGuard(every=1 if self.device.type == "cpu" else 50)
 
     def close(self) -> None:
@@ -312,6 +313,7 @@ class TrainModule(pl.LightningModule):
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
         """Reset gradients, unless a replayed step has overwritten them already."""
         if not self._is_replayed:
+            # gradients that a recording writes to must keep their memory
             optimizer.zero_grad(set_to_none=not self._are_gradients_owned)
 
     def optimizer_step(

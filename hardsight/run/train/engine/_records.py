@@ -163,6 +163,7 @@ class RunRecorder(pl.Callback):
         with writing(self._folder / LAST, step=_KEPT_BEFORE):
             trainer.save_checkpoint(self._part)  # every process takes part in this
         if trainer.is_global_zero:
+            # copies, since the next epoch changes them while the thread writes
             rows, best, before = list(self.rows), self.best, self._best_before
             kept = trainer.strategy.checkpoint_io
             self._work.put(lambda: self._write(rows, best, before, weights, kept))
@@ -205,6 +206,7 @@ class RunRecorder(pl.Callback):
         with writing(file, step=_KEPT_BEFORE):
             if isinstance(kept, KeptCheckpoints):
                 kept.written()
+            # link the old checkpoint first: at any moment a complete one has a name
             if file.exists():
                 _second_name(file, previous)
             put_in_place(self._part, file)
@@ -234,6 +236,7 @@ class RunRecorder(pl.Callback):
         if column is None or column not in self.rows[-1]:
             return True
         values = [row[column] for row in self.rows]
+        # without NaN, which compares false with everything: no later epoch could become the best
         before = [value for value in values[:-1] if not math.isnan(value)]
         if not before:
             return True
