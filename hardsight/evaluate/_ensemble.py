@@ -154,6 +154,7 @@ class _Climb:
 
     def look_back(self) -> None:
         """Halve the steps of examples that got stuck, and send these back to their best."""
+        # the two conditions of the paper: few steps that rose, or no better point at this size
         is_slow = self._rises < _PROGRESS * self._since
         is_same = (self._size == self._old_size)[:, 0, 0, 0] & (self._best_value == self._old_best)
         self._old_size, self._old_best = self._size.clone(), self._best_value.clone()
@@ -223,11 +224,12 @@ def square_attack(
         change = best[left]
         signs = _signs((len(left), channels, 1, 1), generator).to(inputs)
         window = _windows(len(left), side, height, width, generator).to(inputs.device)
+        # 2 epsilon and a clip: the square becomes +-epsilon, whatever it was before
         tried = search.at(left).clipped(torch.where(window, change + 2 * epsilon * signs, change))
-        found = search.at(left).margin(tried)
-        better = found > margin[left]
+        tried_margin = search.at(left).margin(tried)
+        better = tried_margin > margin[left]
         best[left] = torch.where(_as_images(better), tried, change)
-        margin[left] = torch.where(better, found, margin[left])
+        margin[left] = torch.where(better, tried_margin, margin[left])
         left = left[margin[left] <= 0]
     return search.inputs(best)
 
@@ -238,6 +240,7 @@ def _signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 def _side(query: int, queries: int, share: float, height: int, width: int) -> int:
     """Side of the squares of a query."""
+    # the schedule is for 10,000 queries, and is scaled to any other number
     at = query / queries * 10_000
     share /= 2 ** sum(at > bound for bound in _HALVED)
     return max(1, min(round(math.sqrt(share * height * width)), height, width))

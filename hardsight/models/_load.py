@@ -219,6 +219,7 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
         if options:
             raise ModelError(f"a {type(spec).__name__} is built already; leave its options out")
         return _as_stated(spec, type(spec).__name__, "as passed", {}, how)
+    # a path may contain colons, so a file's factory is behind the last
     kind, _, name = spec.rpartition(":") if ".py:" in spec else spec.partition(":")
     if spec in MODELS:
         kind, name = "hardsight.models", MODELS[spec].__name__
