@@ -75,10 +75,10 @@ def units_and_norms(vectors: Tensor) -> tuple[Tensor, Tensor]:
                 [0.0000, 0.0000]]), tensor([5.0000e-30, 0.0000e+00]))
     """
     wide = widen(vectors)
-    # the usual case without a gradient: one pass instead of three
+    # a fast path without a gradient: one pass over the data instead of three
     if not (wide.requires_grad or is_traced(wide)):
         norms = torch.linalg.vector_norm(wide, dim=-1)
-        # all of them, or none: a branch for each row would cost more than the safe way
+        # for all rows or none: a branch per row would cost more than the safe path
         if ((norms > _TINY) & (norms < 1 / _TINY)).all():  # squares are in range
             return wide / norms.unsqueeze(-1), norms
     scaled, scale = _scaled(wide)
@@ -148,11 +148,11 @@ def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> 
     check_width(embeddings, class_weights)
     check_rows(embeddings=embeddings, labels=labels)
     check_labels(labels, len(class_weights))
-    # rows at the same place: O(N) chords, exact at every angle
+    # only N pairs, so all are computed by the exact formula
     angles = angle_between(embeddings, class_weights[labels.long()])
     if labels.device.type == "cpu" and not is_traced(labels):
         return angles
-    # unchecked, -1 has picked the last class
+    # labels were not checked, and -1 has picked the last class
     return angles.masked_fill_(labels < 0, math.nan)
 
 
@@ -205,12 +205,12 @@ def angles_from_cosines(
 
     With ``overwrite`` the cosines' memory is used for the angles.
     """
-    # a trace cannot branch on values; near 0 and pi its angles are those of the cosines
+    # a trace cannot branch on values, so near 0 and pi its angles are those of the cosines
     if is_traced(cosines):
         return _bounded_acos(cosines)
     if (
         cosines.shape[1] == 0
-        # by the extremes of each row, which is cheaper than a mask of all pairs
+        # from the extremes of each row, which is cheaper than a mask of all pairs
         or not (cosines.amax(1) > _NEAR).logical_or_(cosines.amin(1) < -_NEAR).any()
     ):
         return _acos_(cosines) if overwrite else torch.acos(cosines)
@@ -218,7 +218,7 @@ def angles_from_cosines(
     rows, columns = near.nonzero(as_tuple=True)
     parts = [slice(k, k + _PAIRS_AT_ONCE) for k in range(0, len(rows), _PAIRS_AT_ONCE)]
     exact = torch.cat(
-        # only these pairs, and some at a time: near-duplicates of one class may be all of them
+        # in parts, since with near-duplicates of a class nearly all pairs may be near
         [_unit_angle(embeddings[rows[part]], class_weights[columns[part]]) for part in parts]
     )
     if overwrite:
@@ -231,7 +231,7 @@ def safe_root_(squares: Tensor) -> Tensor:
     """Square root of squares, which are overwritten; its gradient at 0 is 0, not infinite.
 
     Here and elsewhere a mask is added, or filled in place, although ``torch.where`` with a number
-    would read better: on a GPU that number costs a launch of its own.
+    would be easier to read: on a GPU that number costs an extra kernel launch.
 
     Example:
         >>> safe_root_(torch.tensor([4.0, 0.0]))

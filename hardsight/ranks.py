@@ -1,8 +1,8 @@
-"""Rows and classes that are spread over ranks: who holds which, and how they come together.
+"""Gather rows and classes that are distributed over ranks.
 
-Two conventions hold in all of hardsight. Rows that are gathered stand in the order of ranks. And
-parameters receive the gradient of one process that holds the whole batch, once
-``DistributedDataParallel`` has averaged it over ranks.
+Two conventions hold in all of hardsight. Gathered rows are in the order of ranks. And parameters
+receive the gradient of a single process with the whole batch, once ``DistributedDataParallel`` has
+averaged it over ranks.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def gather_rows(rows: Tensor, *, group: Group = None) -> Tensor:
     Returns:
         ``[sum of n, ...]``; ``rows`` itself if there is only one process.
     """
-    # a process by itself holds all rows already
+    # a single process has all rows already
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return rows
     return _gathered(rows, [counts[0] for counts in _counts(rows, group)], group)
 
 
 def shard_of(count: int, group: Group) -> slice:
-    """The classes of this rank, if nobody says otherwise: parts as ``torch.chunk`` makes them.
+    """The default classes of this rank, in parts as ``torch.chunk`` makes them.
 
     Example:
         >>> [chunk.tolist() for chunk in torch.arange(5).chunk(3)]
@@ -58,7 +58,7 @@ def check_group(group: Group) -> None:
     """Raise unless ``group`` is a group of ranks that this process belongs to.
 
     Raises:
-        OptionError: it is not, or ranks have not been started.
+        OptionError: it is not such a group, or ranks have not been started.
     """
     if not dist.is_available() or not dist.is_initialized():
         raise OptionError(
@@ -74,7 +74,7 @@ def check_group(group: Group) -> None:
 
 @dataclass(frozen=True)
 class Spread:
-    """Where the rows and the classes of this rank lie among those of a group.
+    """The places of this rank's rows and classes among those of a group.
 
     Attributes:
         group: the ranks.
@@ -91,7 +91,7 @@ class Spread:
     num_classes: int
 
     def gathered(self, rows: Tensor) -> Tensor:
-        """Rows of all ranks; the gradient of each is the sum over ranks, given to its owner."""
+        """Rows of all ranks; in backward, each rank gets the sum of the gradients of its rows."""
         return _gathered(rows, list(self.sizes), self.group)
 
     def gathered_for_shards(self, rows: Tensor) -> Tensor:
@@ -102,38 +102,38 @@ class Spread:
         """
         everyone = self.gathered(rows)
         if everyone.requires_grad:
-            # sum over ranks, not mean: DDP will divide by their number, and each rank adds another
-            # part
+            # a sum instead of a mean over ranks: each rank adds another part, and DDP will divide
+            # by their number
             everyone.register_hook(lambda grad: grad * len(self.sizes))
         return everyone
 
     def own(self, values: Tensor) -> Tensor:
-        """This rank's rows of values that all ranks have; backward, each learns what all want."""
+        """This rank's rows of values that all ranks have; backward sums gradients over ranks."""
         own: Tensor = _OwnRows.apply(values, self)  # type: ignore[no-untyped-call]
         return own
 
     def places(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Whether the class of each row is of this rank, and its place there, or any if not."""
+        """Whether the class of each row is on this rank, and its place there (arbitrary if not)."""
         begin, count = self.classes.start, self.classes.stop - self.classes.start
         place = labels - begin
         here = (place >= 0) & (place < count)
         return here, place.clamp(0, max(count - 1, 0))
 
     def stacked(self, values: Tensor) -> Tensor:
-        """What each rank has for the same rows, ``[ranks, ...]``; only the own part has a gradient.
+        """The values of all ranks for the same rows, ``[ranks, ...]``; only ours have a gradient.
 
         Sums over ranks are taken from this: one exchange of a few numbers per row, which stays
         exact for sums of exponentials, since their largest is known before they are added.
         """
         parts = [torch.empty_like(values) for _ in self.sizes]
         dist.all_gather(parts, values.detach().contiguous(), group=self.group)
-        # the own part keeps its graph; the others' are constants here
+        # our own part keeps its graph; the others are constants here
         parts[dist.get_rank(self.group)] = values
         return torch.stack(parts)
 
 
 def spread_of(embeddings: Tensor, class_weights: Tensor, group: Group) -> Spread:
-    """Who holds which rows and classes; every rank calls this.
+    """Find out which rank has which rows and classes; every rank must call this.
 
     Args:
         embeddings: rows of this rank, ``[n, D]``.
@@ -145,7 +145,7 @@ def spread_of(embeddings: Tensor, class_weights: Tensor, group: Group) -> Spread
         ShapeError: ranks differ in D or in the dtype; raised on all of them, so none waits.
     """
     check_group(group)
-    # everything that has to agree in one exchange, so that all ranks raise the same error
+    # everything that must agree is sent in one exchange, so that all ranks raise the same error
     counts = _counts(embeddings, group, len(class_weights), embeddings.shape[1],
                      class_weights.shape[1], _kind(embeddings))  # fmt: skip
     rows, classes, widths, weight_widths, kinds = zip(*counts, strict=True)
@@ -185,7 +185,7 @@ def as_distributed(own: Tensor, count: int, group: Group) -> Tensor:
         group: the ranks.
 
     Raises:
-        OptionError: it has others.
+        OptionError: it has other rows.
     """
     part = shard_of(count, group)
     if len(own) != part.stop - part.start:
@@ -207,7 +207,7 @@ def as_distributed(own: Tensor, count: int, group: Group) -> Tensor:
 
 def own_part(rows: Tensor, own: slice, count: int) -> Tensor:
     """This rank's rows of a stored tensor: its part already, or those of all ranks."""
-    # a DTensor of a checkpoint that was loaded distributed
+    # a DTensor from a checkpoint that was loaded distributed
     if hasattr(rows, "to_local"):
         local: Tensor = rows.to_local()
         return local
@@ -265,7 +265,7 @@ class _OwnRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, spread: Spread) -> Tensor:
         ctx.spread = spread
-        # a copy: a view of what all ranks share must not be changed in place by a user
+        # a copy, since a user might change a view in place
         return values[spread.rows].clone()
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a model is worth beyond its accuracy: functions, each of one idea."""
+"""Evaluate a model beyond its accuracy: calibration, robustness, OOD detection, explanations."""
 
 from hardsight.evaluate._accuracy import SHOTS as SHOTS
 from hardsight.evaluate._accuracy import accuracy as accuracy

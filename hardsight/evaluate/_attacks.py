@@ -1,8 +1,8 @@
 """Adversarial examples in pixel units: one step, or many steps projected into a ball.
 
-Written by hand because the packages at hand bring more than three short functions are worth:
-foolbox 3.3.4 installs GitPython and requests and imports a scipy name that warns of its removal.
-The change of the pixels is what is searched, so that a radius of 0 gives back the very same input.
+Written by hand, since existing packages cost too much for three short functions: foolbox 3.3.4
+installs GitPython and requests, and imports a deprecated name of scipy. The search is over changes
+of the pixels, not over pixels, so a radius of 0 gives exactly the same input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hardsight.errors import NonFiniteError, OptionError, ShapeError
 Forward = Callable[[Tensor], Tensor]
 NORMS = ("linf", "l2")
 LOSSES = ("cross_entropy", "margin", "dlr")
-_SLACK = 0.02  # resampling filters overshoot black and white a little
+_SLACK = 0.02  # tolerated outside [0, 1], since resampling filters overshoot a little
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def pgd(
 
 
 class Search:
-    """What a change of the pixels does to the model, and which changes are allowed."""
+    """The model's loss as a function of a change of the pixels, and the allowed changes."""
 
     def __init__(
         self,
@@ -203,14 +203,14 @@ class Search:
         self._epsilon, self._loss = epsilon, loss
         pixels = normalisation.pixels(self._inputs) if len(inputs) else self._inputs
         self._scale = 1 / normalisation.per_channel(normalisation.std, inputs)
-        # no change is always allowed, also of a pixel that rounding put outside [0, 1]
+        # a change of 0 must be allowed, even for a pixel that rounding put outside [0, 1]
         self._low, self._high = (-pixels).clamp(max=0), (1 - pixels).clamp(min=0)
 
     def inputs(self, change: Tensor) -> Tensor:
         return (self._inputs + change * self._scale).detach()
 
     def at(self, rows: Tensor) -> Search:
-        """The same for some of the examples."""
+        """The same search for some of the examples."""
         some = copy.copy(self)
         some._inputs, some._labels = self._inputs[rows], self._labels[rows]
         some._low, some._high = self._low[rows], self._high[rows]
@@ -248,7 +248,7 @@ class Search:
             return self.clipped(change)
         length = _lengths(change)
         change = change * (self._epsilon / torch.where(length == 0, 1, length)).clamp(max=1)
-        # towards the valid range a change only gets shorter
+        # clamping to the valid range only makes a change shorter, so it stays in the ball
         return change.clamp(self._low, self._high)
 
     def clipped(self, change: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ class Search:
         return _margins(self._forward(self._inputs + change * self._scale), self._labels)
 
     def _objective(self, logits: Tensor) -> Tensor:
-        """Of each example, ``[N]``."""
+        """The loss of each example, ``[N]``."""
         if self._loss == "margin":
             return _margins(logits, self._labels)
         if self._loss == "dlr":
@@ -281,7 +281,7 @@ def _logit_ratios(logits: Tensor, labels: Tensor) -> Tensor:
             f"the loss 'dlr' needs a third class, got {logits.shape[1]}; use 'margin'"
         )
     first, _, third = logits.topk(3, dim=1).values.unbind(dim=1)
-    # logits that are all alike have no direction either
+    # avoids 0 / 0 for equal logits, which have no gradient direction anyway
     return _margins(logits, labels) / (first - third).clamp_min(torch.finfo(logits.dtype).tiny)
 
 

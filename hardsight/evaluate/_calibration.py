@@ -1,4 +1,4 @@
-"""Does a confidence of 80 % mean 80 % right? Bins, errors, proper scores and a temperature."""
+"""Measure calibration by bins, errors and proper scores, and fit a temperature."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def calibration_bins(
 
     Bins of equal width are :math:`[0, 1/B), \dots, [(B-1)/B, 1]`: the last one is closed, so a
     confidence of exactly 1 is in it. Adaptive bins hold equally many examples instead; equal
-    confidences stay together, so that the order of the examples plays no role.
+    confidences stay together, so the order of the examples does not matter.
 
     Args:
         confidence: largest probability of each example, ``[N]`` in [0, 1].
@@ -72,7 +72,7 @@ def calibration_bins(
         raise OptionError(f"expected at least 1 bin, got bins={bins}")
     if adaptive:
         return _equal_counts(values, hits, bins)
-    # against the inner edges only, so that 1.0 joins the last bin
+    # only inner edges, so that 1.0 falls into the last bin
     place = np.searchsorted(np.arange(1, bins) / bins, values, side="right")
     return [_bin(k / bins, (k + 1) / bins, values[place == k], hits[place == k])
             for k in range(bins)]  # fmt: skip
@@ -184,7 +184,7 @@ def fitted_temperature(
     wide = (wide - wide.amax(dim=1, keepdim=True)).double()
     own = wide.gather(1, labels[:, None]).squeeze(1)
     cold, hot = math.log(low), math.log(high)
-    for _ in range(60):  # halvings: the interval is then narrower than a float can tell
+    for _ in range(60):  # after 60 halvings the interval is below the precision of a float
         middle = (cold + hot) / 2
         expected = ((wide * math.exp(-middle)).softmax(dim=1) * wide).sum(dim=1)
         if float((expected - own).mean()) > 0:  # a larger 1/T would be less likely

@@ -1,8 +1,8 @@
 """Grad-CAM: where in an image the evidence for a class is.
 
 captum's LayerGradCam averages gradients over all but the first two dimensions, which is right for
-maps ``[N, K, H, W]`` and wrong for tokens ``[N, T, K]``. One short function serves both here; on
-maps it is tested to equal captum's.
+maps ``[N, K, H, W]`` but wrong for tokens ``[N, T, K]``. The function here handles both; tests show
+that it equals captum's on maps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hardsight._checks import check_rows
 from hardsight.errors import ModelError, ShapeError
 from hardsight.heads import logits_of
 
-_MOST_PREFIX = 8  # class, distillation and register tokens in front of the grid
+_MOST_PREFIX = 8  # at most so many class, distillation and register tokens precede the grid
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def deletion_insertion(
     check_rows(inputs=inputs, maps=maps, classes=classes)
     base = inputs.mean(dim=(2, 3), keepdim=True) if background is None else background
     base = base.expand_as(inputs)
-    # equal values leave in the order of their places, so that a run can be repeated
+    # a stable sort, so that equal values give the same order in every run
     order = maps.flatten(1).sort(dim=1, descending=True, stable=True).indices
     ranks = torch.empty_like(order).scatter_(
         1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
@@ -253,7 +253,7 @@ def _last_grid(
     while min(grid) > 2:
         half = ((grid[0] + 1) // 2, (grid[1] + 1) // 2)
         later = list(outputs)[list(outputs).index(tokens[-1]) :]
-        # merging leaves no class token, so the number is exact
+        # models that merge patches have no class token, so the number of tokens must be exact
         merged = [key for key in later if outputs[key].ndim == 3
                   and outputs[key].shape[1] == half[0] * half[1]]  # fmt: skip
         if not merged:
@@ -311,7 +311,7 @@ def _outputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
 
     def keep(name: str, output: Any) -> None:
         if isinstance(output, Tensor):
-            outputs.pop(name, None)  # a layer that is used twice counts at its last use
+            outputs.pop(name, None)  # so that a layer used twice is listed at its last use
             outputs[name] = output
 
     with torch.no_grad(), _hooked(model, keep):
@@ -331,7 +331,7 @@ def _output_and_gradient(
         if not output.requires_grad:  # frozen parameters: start the graph here
             output.requires_grad_()
         outputs[name] = output
-        copy: Tensor = output.clone()  # what comes behind may change its input in place
+        copy: Tensor = output.clone()  # the next layer may change its input in place
         return copy
 
     with torch.enable_grad(), _hooked(model, keep):

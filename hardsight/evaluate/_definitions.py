@@ -1,4 +1,4 @@
-"""What every number of an evaluation card means, in the words shown beside it."""
+"""Definitions of the numbers of an evaluation card, as the card shows them."""
 
 from __future__ import annotations
 

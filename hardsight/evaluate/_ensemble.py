@@ -111,7 +111,7 @@ def checkpoints(steps: int) -> tuple[int, ...]:
 
 
 class _Climb:
-    """Where APGD is and was, for every example of a batch."""
+    """The state of APGD for every example of a batch."""
 
     def __init__(self, search: Search, start: Tensor, norm: str, size: float) -> None:
         self._search, self._norm = search, norm
@@ -120,7 +120,7 @@ class _Climb:
         self.best, self._best_value, self._best_slope = start, values, self._slope
         self._fooling, self._is_fooled = start, self._margin > 0
         self._last, self._at, self._value = start, start, values
-        # progress since the last checkpoint, and what was there
+        # progress since the last checkpoint, and the state at that checkpoint
         self._rises, self._since = torch.zeros_like(values), 0
         self._old_size, self._old_best = self._size.clone(), values.clone()
         self._move(search.projected(start + self._size * self._direction(), norm))
@@ -154,6 +154,7 @@ class _Climb:
 
     def look_back(self) -> None:
         """Halve the steps of examples that got stuck, and send these back to their best."""
+        # the two conditions of the paper: few steps that rose, or no better point at this size
         is_slow = self._rises < _PROGRESS * self._since
         is_same = (self._size == self._old_size)[:, 0, 0, 0] & (self._best_value == self._old_best)
         self._old_size, self._old_best = self._size.clone(), self._best_value.clone()
@@ -223,11 +224,12 @@ def square_attack(
         change = best[left]
         signs = _signs((len(left), channels, 1, 1), generator).to(inputs)
         window = _windows(len(left), side, height, width, generator).to(inputs.device)
+        # 2 epsilon and a clip: the square becomes +-epsilon, whatever it was before
         tried = search.at(left).clipped(torch.where(window, change + 2 * epsilon * signs, change))
-        found = search.at(left).margin(tried)
-        better = found > margin[left]
+        tried_margin = search.at(left).margin(tried)
+        better = tried_margin > margin[left]
         best[left] = torch.where(_as_images(better), tried, change)
-        margin[left] = torch.where(better, found, margin[left])
+        margin[left] = torch.where(better, tried_margin, margin[left])
         left = left[margin[left] <= 0]
     return search.inputs(best)
 
@@ -238,6 +240,7 @@ def _signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 def _side(query: int, queries: int, share: float, height: int, width: int) -> int:
     """Side of the squares of a query."""
+    # the schedule is for 10,000 queries, and is scaled to any other number
     at = query / queries * 10_000
     share /= 2 ** sum(at > bound for bound in _HALVED)
     return max(1, min(round(math.sqrt(share * height * width)), height, width))
@@ -255,12 +258,12 @@ def _windows(count: int, side: int, height: int, width: int, generator: torch.Ge
 
 @dataclass(frozen=True, eq=False)
 class EnsembleResult:
-    """What an ensemble of attacks has left.
+    """The result of an ensemble of attacks.
 
     Attributes:
-        inputs: of each example as the first attack that changed its prediction made it, or as it
-            is if none did.
-        right: whether it is classified rightly as it is and by all attacks, ``[N]``.
+        inputs: of each example, from the first attack that changed its prediction; unchanged if
+            none did.
+        right: whether it is still classified correctly after all attacks, ``[N]``.
         after: the same after each attack, by its name, in the order in which they ran.
     """
 
@@ -281,10 +284,10 @@ def ensemble_attack(
     steps: int = 100,
     queries: int = 5000,
 ) -> EnsembleResult:
-    """APGD on cross-entropy, APGD on DLR and Square, each on what the ones before have left.
+    """Run APGD on cross-entropy, APGD on DLR and Square, each on examples that are still right.
 
-    The published AutoAttack has targeted APGD and FAB as well, so that what is left here is an
-    upper bound of what is left there. In L2 there is no Square here, and with two classes no DLR.
+    The published AutoAttack also has targeted APGD and FAB, so the accuracy here is an upper bound
+    of the accuracy there. In L2 there is no Square here, and with two classes no DLR.
 
     Args:
         forward: model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.

@@ -1,4 +1,4 @@
-"""Telling foreign examples from the model's own: indicators, and how well they do it."""
+"""Detect foreign examples: indicators, and how well they work."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def false_positive_rate(own: ArrayLike, foreign: ArrayLike, *, recall: float = 0
 
 
 def _precision(values: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
-    # the value needs no resample; two are the fewest there are
+    # only the value is used, not its interval, so take the fewest resamples allowed
     return average_precision(values, positive, resamples=2).value
 
 

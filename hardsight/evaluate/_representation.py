@@ -1,4 +1,4 @@
-"""What the features know: a probe, clusters, silhouettes, and maps to look at."""
+"""Evaluate features: a linear probe, clusters, silhouettes, and maps to look at."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hardsight.geometry import pairwise_angles
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-_STARTS = 10  # of k-means in few directions, so that a start costs little
+_STARTS = 10  # starts of k-means, which are cheap in the few principal directions
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ def linear_probe(
         StandardScaler(), LogisticRegression(C=inverse_penalty, max_iter=most_iterations)
     )
     with warnings.catch_warnings():
-        # stopping early changes the probe by less than its interval is wide
+        # stopping before convergence changes the accuracy by less than its interval
         warnings.simplefilter("ignore", ConvergenceWarning)
         probe.fit(known, labels)
     return np.asarray(probe.predict(others), dtype=np.int64)
 
 
 def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) -> Labels:
-    """Groups that k-means finds among features, without their labels.
+    """Groups of features by k-means, without their labels.
 
     The first centres are those of the best of 10 k-means in the space of the first ``clusters``
     principal directions, close to the best grouping. Measured on 12 mixtures (64 to 2,048
@@ -139,7 +139,7 @@ def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) 
     if not 1 <= clusters <= len(points):
         raise OptionError(f"expected clusters in [1, {len(points)}], got clusters={clusters}")
     with warnings.catch_warnings():
-        # fewer distinct points than groups: the empty groups say nothing wrong
+        # with fewer distinct points than groups some groups stay empty, which does no harm
         warnings.simplefilter("ignore", ConvergenceWarning)
         centres = _first_centres(points, clusters, seed)
         groups = KMeans(clusters, init=centres, n_init=1).fit_predict(points)
@@ -234,8 +234,8 @@ def angular_silhouette(embeddings: ArrayLike, labels: ArrayLike) -> Floats:
         )
     vectors = torch.from_numpy(points)
     angles = pairwise_angles(vectors, vectors).numpy()
-    angles = (angles + angles.T) / 2  # rounding leaves the two halves an ulp apart
-    np.fill_diagonal(angles, 0.0)  # exactly, which scikit-learn insists on
+    angles = (angles + angles.T) / 2  # symmetric up to the last bit, in spite of rounding
+    np.fill_diagonal(angles, 0.0)  # scikit-learn insists on an exact 0
     return np.asarray(silhouette_samples(angles, truth, metric="precomputed"), dtype=np.float64)
 
 
@@ -269,7 +269,7 @@ def tsne_map(embeddings: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) 
     if len(points) < 4:
         raise ShapeError(f"expected at least 4 examples for a map, got {len(points)}")
     near = min(perplexity, (len(points) - 1) / 3)
-    # the principal axes need two features and some variance; random places need nothing
+    # a start by PCA needs two features and some variance
     start = "pca" if points.shape[1] > 1 and np.ptp(points, axis=0).max() > 0 else "random"
     places = TSNE(perplexity=near, init=start, random_state=seed).fit_transform(points)
     return np.asarray(places, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Selective prediction: a model that refuses what it is unsure of."""
+"""Selective prediction: a model refuses examples that it is unsure of."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hardsight.errors import NonFiniteError, OptionError, ShapeError
 from hardsight.evaluate._accuracy import counted
 from hardsight.stats import Estimate
 
-_STEPS = 20  # thresholds that are tried: those that accept 5 %, 10 %, ... of the examples
+_STEPS = 20  # thresholds to try, which accept 5 %, 10 %, ... of the examples
 
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """How wrong a model is on the examples that it does not refuse.
+    """The error rate of a model on the examples that it does not refuse.
 
     Attributes:
         coverage: shares accepted, ascending, ``[K]``.
@@ -63,11 +63,11 @@ def risk_coverage(uncertainty: ArrayLike, right: ArrayLike, *, points: int = 50)
     .. math:: \mathrm{AURC} = \frac{1}{N} \sum_{i=1}^{N} \frac{e_i}{i}
 
     where :math:`e_i` errors are among the :math:`i` most certain examples. Examples of equal
-    uncertainty share their errors evenly, so that their order plays no role.
+    uncertainty share their errors evenly, so their order does not matter.
 
     Args:
-        uncertainty: of each example, ``[N]``; larger is refused first. Any score that does not
-            need the label, turned so that larger is less certain.
+        uncertainty: of each example, ``[N]``; larger is refused first. It may be any score that
+            does not need the label, with the sign that makes larger less certain.
         right: whether the prediction is right, ``[N]``; a foreign example is never right, which
             makes this the curve of open-set recognition.
         points: of the curve.
@@ -179,17 +179,17 @@ def accepted_risk(
 def _errors_among_first(
     values: NDArray[np.float64], hits: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Errors among the 1, 2, ... most certain examples; equal ones share theirs evenly."""
+    """Errors among the 1, 2, ... most certain examples; ties share their errors evenly."""
     order = np.argsort(values, kind="stable")
     total = np.concatenate([[0], np.cumsum(~hits[order])])
-    ends = np.flatnonzero(np.diff(values[order], append=np.inf)) + 1  # behind each set of equals
+    ends = np.flatnonzero(np.diff(values[order], append=np.inf)) + 1  # behind each run of ties
     ends = np.unique(np.concatenate([[0], ends, [len(values)]]))
     among: NDArray[np.float64] = np.interp(np.arange(1, len(values) + 1), ends, total[ends])
     return among
 
 
 def _upper_bound(errors: int, trials: int, chance: float) -> float:
-    """Clopper and Pearson's: a larger error rate gives so few errors with less than ``chance``."""
+    """Clopper and Pearson's bound: above it, so few errors have a probability below ``chance``."""
     from scipy import special
 
     if errors >= trials:

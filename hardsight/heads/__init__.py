@@ -1,4 +1,4 @@
-"""The classifier head of any model: its weights, and the embeddings that enter it."""
+"""Find the classifier head of any model: its weights, and the embeddings that enter it."""
 
 from hardsight.heads._capture import Forward as Forward
 from hardsight.heads._capture import capture as capture

@@ -1,4 +1,4 @@
-"""What passes a head: captured along with the logits and held to them, or watched in training."""
+"""Capture what enters a head along with the logits, check both, or watch a head in training."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,18 +25,18 @@ from hardsight.heads._layers import (
     unwrapped,
 )
 
-_LOOKED_AT_ONCE = 32  # batches; to look waits for the device
+_LOOKED_AT_ONCE = 32  # batches that are checked together, since a check waits for the device
 See = Callable[[Tensor, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """One call of the module at which embeddings are read.
+    """A call of the module at which embeddings are read.
 
     Attributes:
-        tokens: what entered or left it, ``[B, P, D]``.
-        made: what the head's layer made of each token, ``[B, P, C]``.
-        computed_in: the dtype of what it returned.
+        tokens: its input or output, ``[B, P, D]``.
+        made: outputs of the head's layer for each token, ``[B, P, C]``.
+        computed_in: the dtype of its output.
     """
 
     tokens: Tensor
@@ -45,7 +45,7 @@ class _Seen:
 
 
 class _Recorder:
-    """What passes one module during a forward pass, by device and in the order of its calls."""
+    """Records the calls of a module during a forward pass, by device and in their order."""
 
     def __init__(self, reading: Reading, width: int, *, at_head: bool = True) -> None:
         self._reading, self._width, self._at_head = reading, width, at_head
@@ -65,7 +65,7 @@ class _Recorder:
             made = positions_of(module, out) if isinstance(out, Tensor) else None
         else:
             tokens, made = tokens_of_width(value, self._width), None
-        # replicas of DataParallel share this hook, each on a device of its own
+        # DataParallel's replicas share this hook, each on its own device
         calls = self._calls.setdefault(value.device, [])
         if tokens is None:
             calls.append(None)
@@ -73,19 +73,19 @@ class _Recorder:
         calls.append(_Seen(tokens, made, out.dtype if isinstance(out, Tensor) else None))
 
     def seen(self, devices: list[torch.device]) -> _Seen | None:
-        """The call that makes the logits, of all replicas in batch order; ``None`` if none came."""
-        # replicas are listed by the model; a model on one device has a single entry of its own
+        """The call that makes the logits, joined over replicas; ``None`` if there was no call."""
+        # in the order of the model's replicas; a model on one device has a single entry
         order = [device for device in devices if device in self._calls] or list(self._calls)
         at = self._reading.call
-        # a slice, because a replica may have been called fewer times
+        # a slice, since a replica may have fewer calls
         parts = [self._calls[device][at : at + 1] for device in order]
         calls = [call for part in parts for call in part if call is not None]
-        # a replica that was not called leaves rows without embeddings
+        # if a replica was not called, its rows have no embeddings
         if not calls or len(calls) < len(order):
             return None
         if len(calls) == 1:
             return calls[0]
-        # outputs are held to the logits only if every replica has them
+        # outputs are compared with the logits only if every replica has them
         made = [call.made for call in calls if call.made is not None]
         return _Seen(
             torch.cat([call.tokens.to(order[0]) for call in calls]),
@@ -97,15 +97,15 @@ class _Recorder:
 
 
 class Forward:
-    """Runs a model; each call gives embeddings and logits that were held to each other.
+    """Runs a model; each call returns embeddings and logits, and checks one against the other.
 
     Attributes:
-        head: that the embeddings belong to, verified as soon as a batch has been seen.
+        head: that the embeddings belong to; it is verified on the first batch at the latest.
     """
 
     def __init__(self, model: nn.Module, head: Head, *, in_training: bool) -> None:
         self._model, self.head, self._in_training = model, head, in_training
-        # compiled again around the hook: what was compiled before does not know it
+        # compile again, since code that was compiled before does not call the hook
         self._run = _hook_aware(model)
         self._devices = [
             torch.device("cuda", index) for index in getattr(model, "device_ids", None) or []
@@ -121,12 +121,12 @@ class Forward:
 
         Args:
             inputs: what :func:`find_head` takes.
-            ids: names of the examples, for the message of an error.
+            ids: names of the examples, for error messages.
 
         Raises:
-            HeadMismatchError: the head does not give the logits of this batch, or of one before.
+            HeadMismatchError: the head does not give the logits of this or an earlier batch.
         """
-        # a head made by hand is verified on the first batch, which also tells where to listen
+        # a Head made by the user is verified on the first batch, which also shows where to hook
         if self.head.reading is None:
             self.head = verify_head(self._model, self.head, inputs)
             assert self.head.reading is not None
@@ -137,7 +137,7 @@ class Forward:
         recorder.clear()
         returned = call_model(self._run, inputs)
         seen = recorder.seen(self._devices)
-        if seen is None:  # compiled before the hook was there: it cannot see it
+        if seen is None:  # no call was recorded, for example in code compiled before the hook
             recorder.clear()
             with torch.compiler.set_stance("force_eager"):
                 returned = call_model(self._model, inputs)
@@ -151,8 +151,7 @@ class Forward:
         logits = logit_rows(returned, reading.output)
         where = reading.where(seen.made, logits)
         embeddings = reading.embeddings(seen.tokens, where)
-        # in training the weights move between forward and check, so the layer's own output is
-        # compared
+        # in training, weights change before the check is read, so compare the layer's own output
         if self._in_training and seen.made is not None:
             outputs, scaled = at_position(seen.made, where), not reading.form.plain
             self._agreement.hold_outputs(outputs, logits, scaled=scaled, ids=ids)
@@ -171,7 +170,7 @@ class Forward:
         self._agreement.check()
 
     def close(self) -> None:
-        """Take the hook away."""
+        """Remove the hook."""
         if self._hook is not None:
             self._hook.remove()
         if self._recorder is not None:
@@ -186,22 +185,22 @@ class Forward:
 
 @contextmanager
 def capture(model: nn.Module, head: Head, *, in_training: bool = False) -> Iterator[Forward]:
-    r"""Run a model so that each call gives the embeddings along with the logits.
+    r"""Run a model so that each call returns the embeddings along with the logits.
 
-    Every batch is held to :math:`x W^\top + b = z`, all of its rows and up to 256 classes, other
-    ones in the next batch, within the rounding of the precision the model runs in. On a GPU nothing
-    waits for it: the verdict is read every few dozen batches, at ``forward.check()``, and when the
-    block ends.
+    Every batch is checked for :math:`x W^\top + b = z`: all of its rows, and up to 256 classes,
+    with other classes in the next batch, within the rounding of the model's precision. On a GPU
+    nothing waits for it: results are read every few dozen batches, at ``forward.check()``, and
+    when the block ends.
 
-    One hook on the head's layer stays for the whole block and is removed at its end, also after an
-    error. Gradient, autocast, device and train or eval mode are the caller's. A head that was not
-    verified yet, such as one made by hand, is verified on the first batch.
+    A hook on the head's layer stays for the whole block and is removed at its end, also after an
+    error. Gradient, autocast, device and train or eval mode are up to the caller. A head that was
+    not verified yet, such as one made by the user, is verified on the first batch.
 
     Args:
         model: the model the head was found in, a copy of it, or a wrapper around it.
-        head: from :func:`find_head`; one made by hand needs the name of a layer of ``model``.
-        in_training: the weights change between batches, so that each batch is held to what the
-            head's layer makes of it, not to the weights that the head was found with.
+        head: from :func:`find_head`, or made by the user with the name of a layer of ``model``.
+        in_training: whether weights change between batches; each batch is then compared with the
+            output of the head's layer, not with the weights that the head was found with.
 
     Yields:
         ``forward(inputs, ids=None)``, which takes what :func:`find_head` takes and returns
@@ -220,9 +219,9 @@ def capture(model: nn.Module, head: Head, *, in_training: bool = False) -> Itera
         (torch.Size([5, 8]), torch.Size([5, 3]))
     """
     inner = unwrapped(model)
-    # a bare parameter has no module of its own; where it is read is found on the first batch
+    # a bare parameter has no module to hook; the first batch shows where its input is
     if head.reading is None and parameter_named(inner, head.name) is None:
-        layer_named(inner, head.name)  # raises if there is none
+        layer_named(inner, head.name)  # only to raise if there is no such layer
     forward = Forward(model, head, in_training=in_training)
     try:
         yield forward
@@ -232,10 +231,10 @@ def capture(model: nn.Module, head: Head, *, in_training: bool = False) -> Itera
 
 
 def _hook_aware(model: nn.Module) -> Callable[..., Any]:
-    """The model as it is called, compiled again if it was compiled.
+    """A function that calls the model, compiled again if the model was compiled.
 
-    Code that ``torch.compile`` made before a hook was registered never calls the hook. The same
-    compiler settings around another function give code that does.
+    Code that ``torch.compile`` made before a hook was registered never calls the hook. Compiling
+    another function with the same settings gives code that does.
     """
     recompile = getattr(model, "dynamo_ctx", None)
     if recompile is None:
@@ -264,7 +263,7 @@ def is_there(tensor: Tensor) -> bool:
 class Agreement:
     r"""Whether :math:`x W^\top + b = z` in every batch of a pass.
 
-    A CPU is looked at after each batch, another device after a few dozen of them and at the end.
+    On a CPU every batch is checked at once, on other devices after a few dozen and at the end.
 
     Args:
         model: its name, for the message.
@@ -275,7 +274,7 @@ class Agreement:
         self._model, self._head = model, head
         self._count = 0
         self._waiting: list[_Batch] = []
-        self._has_replayed: Tensor | None = None  # a flag that a recorded graph raises
+        self._has_replayed: Tensor | None = None  # a flag on the device that a recorded graph sets
 
     def hold(
         self,
@@ -286,7 +285,7 @@ class Agreement:
         computed_in: torch.dtype | None,
         ids: Sequence[str] | None,
     ) -> None:
-        """Hold a batch to the weights of a head.
+        """Check a batch against the weights of a head.
 
         Raises:
             HeadMismatchError: as :meth:`check`.
@@ -306,15 +305,15 @@ class Agreement:
     def hold_outputs(
         self, outputs: Tensor, logits: Tensor, *, scaled: bool, ids: Sequence[str] | None
     ) -> None:
-        """Hold a batch to what the head's layer made of it, for weights in training.
+        """Check a batch against the output of the head's layer, for weights in training.
 
         Raises:
             HeadMismatchError: as :meth:`check`.
         """
         if outputs.shape != logits.shape:
             raise HeadMismatchError(
-                f"expected logits of the same shape as what {self._head!r} of {self._model} "
-                f"returns, {list(outputs.shape)}, got {list(logits.shape)}"
+                f"expected logits of the same shape as the output of {self._head!r} of "
+                f"{self._model}, {list(outputs.shape)}, got {list(logits.shape)}"
             )
         self._add(differing_outputs(outputs, logits, scaled=scaled, turn=self._count), ids)
 
@@ -322,13 +321,13 @@ class Agreement:
         self._count += 1
         if differs.is_cuda:
             if self._has_replayed is None:
-                # made outside of a recording: memory of a graph is used again by the next replay
+                # allocated outside the recording, since replays reuse the graph's own memory
                 self._has_replayed = differs.new_zeros(())
             elif torch.cuda.is_current_stream_capturing():
-                self._has_replayed.logical_or_(differs.any())  # again in every replay
+                self._has_replayed.logical_or_(differs.any())  # every replay repeats this
                 return
         self._waiting.append(_Batch(self._count, differs, ids))
-        # on a CPU nothing waits, so every batch is looked at; on a GPU several at once
+        # reading is free on a CPU, so check every batch; on a GPU check several at once
         if is_there(differs) or len(self._waiting) >= _LOOKED_AT_ONCE:
             self.check()
 
@@ -339,12 +338,12 @@ class Agreement:
             HeadMismatchError: names the batch and the rows.
         """
         batches, self._waiting = self._waiting, []
-        # one wait for the device, then the batch is looked for only if something is wrong
+        # wait for the device once, and search for the batch only if something is wrong
         if batches and bool(torch.cat([batch.differs for batch in batches]).any()):
             broken = next(batch for batch in batches if bool(batch.differs.any()))
             raise HeadMismatchError(self._said(broken))
         if self._has_replayed is not None and bool(self._has_replayed):
-            # raised once; a run that goes on after the error starts clean
+            # reset, so that a run that continues after the error is not refused again
             self._has_replayed.zero_()
             raise HeadMismatchError(self._said(None))
 
@@ -352,9 +351,9 @@ class Agreement:
         where = "a batch of a recorded step" if batch is None else self._rows(batch)
         return (
             f"what enters {self._head!r} of {self._model}, times its weight, plus its bias, is not "
-            f"what the model returns for {where}, so that their angles would be wrong: the model "
-            "takes another way for them (padding, a mask, a branch). Let every row take the same "
-            "way, such as by padding on the left, or score stored embeddings and class weights"
+            f"what the model returns for {where}, so their angles would be wrong: the model treats "
+            "them differently (padding, a mask, a branch). Let every row take the same path, for "
+            "example by padding on the left, or score stored embeddings and class weights"
         )
 
     @staticmethod
@@ -376,7 +375,7 @@ def head_layer(model: nn.Module, name: str | None = None) -> nn.Module:
 
     Raises:
         AmbiguousHeadError: more than one layer could be the head.
-        HeadNotFoundError: none could, or there is no layer of that name.
+        HeadNotFoundError: no layer could be the head, or there is no layer of that name.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -390,7 +389,7 @@ def head_layer(model: nn.Module, name: str | None = None) -> nn.Module:
 
 
 def live_weight(layer: nn.Module) -> Tensor:
-    """Weight of a layer as it is now, as a matrix and detached; looking changes nothing.
+    """The current weight of a layer, as a detached matrix; reading it changes no state.
 
     Example:
         >>> live_weight(nn.Conv2d(8, 3, kernel_size=1)).shape
@@ -401,7 +400,7 @@ def live_weight(layer: nn.Module) -> Tensor:
         inside = list(layer.get_submodule("parametrizations").modules())
     flags = [(module, module.training) for module in inside]
     try:
-        for module, _ in flags:  # a spectral norm in training takes a step when it is read
+        for module, _ in flags:  # in train mode, reading a spectral norm would update it
             module.training = False
         weight: Any = layer.weight
     finally:
@@ -414,7 +413,7 @@ def live_weight(layer: nn.Module) -> Tensor:
 def live_class_weights(layer: nn.Module, classes: int) -> Tensor:
     """:func:`live_weight` with a row per class, also of a layer that keeps it as ``[D, C]``."""
     weight = live_weight(layer)
-    # a layer of the user's may keep [D, C]; if both fit, the usual way is taken
+    # a user's own layer may keep [D, C]; if both orders fit, use the usual one
     return weight.T if len(weight) != classes == weight.shape[1] else weight
 
 
@@ -422,7 +421,7 @@ def watch(layer: nn.Module, see: See) -> RemovableHandle:
     """Call ``see(embeddings, logits, class_weights)`` at every forward pass of a head.
 
     The tensors are detached, ``[B, D]``, ``[B, C]`` and ``[C, D]``, and share the memory of the
-    originals. What a 1x1 convolution makes of a map is averaged over the map.
+    originals. For a 1x1 convolution over a map they are averages over the map.
 
     Args:
         layer: from :func:`head_layer`.
@@ -451,8 +450,8 @@ def watch(layer: nn.Module, see: See) -> RemovableHandle:
             return
         if positions.shape[1] > 1 and isinstance(layer, nn.Linear):
             raise HeadMismatchError(
-                f"the head takes {positions.shape[1]} tokens per example, and cannot tell which "
-                "one decides; pass the embeddings and logits of each example by hand"
+                f"the head takes {positions.shape[1]} tokens per example, and it is unknown which "
+                "one decides; pass the embeddings and logits of each example yourself"
             )
         outputs = positions_of(layer, output.detach())
         if outputs is None:
@@ -460,6 +459,6 @@ def watch(layer: nn.Module, see: See) -> RemovableHandle:
         embeddings, logits = (at_position(part, "mean") for part in (positions, outputs))
         see(embeddings, logits, live_class_weights(layer, logits.shape[1]))
 
-    # compiled code calls the hook between two graphs
+    # not compiled into the model's graph: compiled code breaks the graph and calls the hook
     uncompiled: Any = torch.compiler.disable(hook)
     return layer.register_forward_hook(uncompiled, with_kwargs=True)

@@ -1,4 +1,4 @@
-"""Why no layer gave the logits, in words that say what to do."""
+"""Explain in error messages why no layer gives the logits, and what to do."""
 
 from torch import Tensor, nn
 
@@ -23,10 +23,10 @@ def explanation(
     called = [call for call in calls if call.name in fitting]
     if not called:
         return HeadNotFoundError(
-            f"{what} took no part in the forward pass; let the model call the layer rather than "
+            f"{what} was not called in the forward pass; let the model call the layer rather than "
             f"use its weight, or {_STORED}"
         )
-    # the most telling reason first: an activation or a ReLU can be named, a mere difference cannot
+    # a reason that can be named first, such as an activation or a ReLU, before a mere difference
     for call in called:
         reason = _reason(call, layers[call.name], logits, kind)
         if reason is not None:
@@ -48,7 +48,7 @@ def _no_such_width(model: nn.Module, layers: dict[str, nn.Module], num_classes: 
     bare = [name for name, value in bare_parameters(model).items() if num_classes in value.shape]
     named = f'; a bare parameter may be named: head="{bare[0]}"' if bare else ""
     widths = [f"{name} ({num_outputs(layer)})" for name, layer in layers.items()]
-    # a transformer has hundreds of layers
+    # shortened, since a transformer has hundreds of layers
     shown = widths if len(widths) <= 6 else [*widths[:2], "...", widths[-1]]
     return HeadNotFoundError(
         f"no linear layer of {type(model).__name__} has {num_classes} outputs, as the logits have; "
@@ -57,7 +57,7 @@ def _no_such_width(model: nn.Module, layers: dict[str, nn.Module], num_classes: 
 
 
 def _reason(call: Call, layer: nn.Module, logits: Tensor, kind: str) -> HeadError | None:
-    """Why a layer that was called does not give the logits, if that can be told."""
+    """Why a layer that was called does not give the logits, if the reason is known."""
     if call.rectified is not None and agree(call.rectified, logits):
         return HeadMismatchError(
             f"a ReLU between the 1x1 convolution {call.name!r} and the average pool keeps the "
@@ -80,15 +80,15 @@ def _reason(call: Call, layer: nn.Module, logits: Tensor, kind: str) -> HeadErro
 
 
 def not_its_head(model: nn.Module, head: Head, logits: Tensor) -> HeadMismatchError:
-    """The error for a head made by hand, if the model's own weights give the logits."""
+    """The error for a Head made by the user, if the model's own weights give the logits."""
     kind = type(model).__name__
     if head.num_classes != logits.shape[1]:
         return HeadMismatchError(
             f"the head given for {kind} has {head.num_classes} classes, its logits have "
-            f"{logits.shape[1]} columns; pass the head of this model, or leave it to be found"
+            f"{logits.shape[1]} columns; pass the head of this model, or leave head out"
         )
     return HeadMismatchError(
         f"the head given for {kind} does not give its logits: what enters {head.name!r}, times the "
         "head's weight, plus its bias, differs from what the model returns; pass "
-        f"head={head.name!r}, so that the weights are read from the model, or leave it to be found"
+        f"head={head.name!r}, so that the weights are read from the model, or leave head out"
     )

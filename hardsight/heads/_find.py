@@ -1,4 +1,4 @@
-"""Finding the classifier head of a model."""
+"""Find the classifier head of a model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -62,38 +62,38 @@ def find_head(
     output: Which | None = None,
     num_classes: int | None = None,
 ) -> Head:
-    r"""The linear layer that makes a model's logits, verified on a batch.
+    r"""Find the linear layer that makes a model's logits, and verify it on a batch.
 
     .. math:: \mathrm{features} \cdot W^\top + b = \mathrm{logits}
 
     One forward pass records what enters every linear layer and 1x1 convolution. The head is the
     layer for which the equation holds. The pass runs in eval mode, without gradient and without
-    compiled code; training flags, batch-norm statistics and random states are as before afterwards.
+    compiled code; training flags, batch-norm statistics and random states are restored afterwards.
 
-    Also understood:
+    These heads are found as well:
 
     - A head on a map or on tokens, followed by the mean, or by taking one token of each example
-      (the first, the last, the last one that is not padding): the same mean or token of its input
+      (the first, the last, or the last that is not padding): the same mean or token of its input
       is the embedding.
-    - One positive constant after the layer (a temperature): it is folded into the weight.
+    - A head followed by a positive constant (a temperature), which is folded into the weight.
     - Cosine heads :math:`s\,\hat x \hat W^\top`, as an ``nn.Linear`` subclass or any module with a
       matrix ``weight``: embeddings are the unit vectors :math:`\hat x`, the weight is
       :math:`s \hat W`. Angles are those of the raw vectors, the equation holds, and the feature
-      norm is 1, which is all that such a head sees of it.
+      norm is 1, since such a head ignores it.
 
     Args:
         model: any classifier, also inside ``DataParallel`` or ``torch.compile``.
         inputs: a batch as the model takes it: a tensor, a tuple or list of arguments, or a mapping
             of keywords. Two examples are enough. Without it the head is guessed from the structure
             alone, and :func:`capture` verifies it on its first batch.
-        name: the layer to use, if the search is not wanted or finds more than one. Also the name of
-            a bare parameter ``[C, D]`` or ``[D, C]`` that the model multiplies by itself, as with
-            ``einsum``; the embeddings are then looked for among all that enters or leaves one of
-            the model's modules.
+        name: the layer to use, if the search should be skipped or finds more than one. Also the
+            name of a bare parameter ``[C, D]`` or ``[D, C]`` that the model multiplies without a
+            layer, as with ``einsum``; the embeddings are then searched for among the inputs and
+            outputs of the model's modules.
         output: the part of the model's output that holds the logits, by key, attribute or
-            position, if the model returns several that could be them.
-        num_classes: of the data; of several outputs, the one with as many columns is taken. What a
-            head turns into another output is not taken for the logits.
+            position, if the model returns several candidates.
+        num_classes: of the data; of several outputs, the one with as many columns is taken, unless
+            it is the input of a head that makes another output.
 
     Returns:
         the head, with its effective weight.
@@ -104,7 +104,7 @@ def find_head(
             TorchScript.
         HeadMismatchError: layers have the right shape, but do not give the logits.
         ModelError: the forward pass fails, or returns no logits ``[B, C]``, or several outputs that
-            could be them.
+            could be the logits.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -128,7 +128,7 @@ def find_output(
         model: as :func:`find_head` takes it.
         inputs: a batch as the model takes it.
         num_classes: how many columns the logits should have.
-        output: the part that is meant, if that is known.
+        output: the part to use, if it is known.
 
     Raises:
         ModelError: the forward pass fails, there is no such part, or several parts could be the
@@ -144,7 +144,7 @@ def find_output(
     inner = unwrapped(model)
     try:
         search = _search(inner, None)
-    except HeadNotFoundError:  # TorchScript: only its outputs can be looked at
+    except HeadNotFoundError:  # TorchScript has no layers to hook, only outputs
         search = None
     with evaluating(inner):
         returned = call_model(inner, inputs)
@@ -161,7 +161,7 @@ def verify_head(
     output: Which | None = None,
     num_classes: int | None = None,
 ) -> Head:
-    """A head made by hand, held to a model: its weight must give the logits of a batch.
+    """Verify a Head made by the user: its weight must give the model's logits for a batch.
 
     Args:
         model: as :func:`find_head` takes it.
@@ -176,7 +176,7 @@ def verify_head(
 
     Raises:
         HeadNotFoundError: ``model`` has no such layer.
-        HeadMismatchError: the head's weight is not what turns the features into the logits.
+        HeadMismatchError: the head's weight does not turn the features into the logits.
         ModelError: the forward pass fails, or returns no logits ``[B, C]``.
 
     Example:
@@ -191,7 +191,7 @@ def verify_head(
 
 
 def _search(model: nn.Module, name: str | None, given: Head | None = None) -> "_Search":
-    """Where to look for a head: in all layers, in the named one, or around a bare parameter."""
+    """The search for a head: in all layers, in the named one, or around a bare parameter."""
     if isinstance(model, torch.jit.ScriptModule):
         raise HeadNotFoundError(
             "the layers of a TorchScript module cannot be watched; pass the nn.Module it was made "
@@ -201,7 +201,7 @@ def _search(model: nn.Module, name: str | None, given: Head | None = None) -> "_
     if name is None:
         return _Layers(model, given, candidates(model))
     name = inner_name(name)
-    # a layer of that name wins over a parameter, as a user who names "fc" means the layer
+    # a layer takes precedence over a parameter of the same name
     if is_layer_name(model, name) or parameter_named(model, name) is None:
         return _Layers(model, given, {name: layer_named(model, name)})
     return _Parameter(model, given, name)
@@ -209,7 +209,7 @@ def _search(model: nn.Module, name: str | None, given: Head | None = None) -> "_
 
 @dataclass(frozen=True)
 class _Fit:
-    """A head that gives one part of the output, and the features it gives it from, ``[B, D]``."""
+    """A head that gives a part of the output, and the features that it uses, ``[B, D]``."""
 
     form: LinearForm
     head: Head
@@ -218,7 +218,7 @@ class _Fit:
 
 def _same(part: Tensor, features: Tensor) -> bool:
     """Whether a part of the output is what enters a head."""
-    # bit for bit: features that are merely close are other features
+    # exact equality, since features that are merely close are different features
     return part.shape == features.shape and torch.equal(part.to(features.dtype), features)
 
 
@@ -228,7 +228,7 @@ class _Search(ABC):
 
     Attributes:
         model: unwrapped.
-        given: a head made by hand, whose weight is tried instead of the model's own.
+        given: a Head made by the user, whose weight is tried instead of the model's own.
     """
 
     model: nn.Module
@@ -236,31 +236,31 @@ class _Search(ABC):
 
     @abstractmethod
     def recorded(self, inputs: Any, output: Which | None) -> Recorded:
-        """One forward pass, with all features that may enter the head."""
+        """Run the model once, recording all features that may enter the head."""
 
     @abstractmethod
     def own_weights(self, name: str, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
-        """Weight and bias as the model has them, in each way that gives so many outputs."""
+        """The model's own weight and bias, in each orientation with ``num_classes`` outputs."""
 
     @abstractmethod
     def head_name(self, call: Call) -> str:
-        """What a head that is read at a call is named after."""
+        """The name of a head that is read at a call."""
 
     @abstractmethod
     def explained(self, seen: Recorded, logits: Tensor) -> HeadError:
-        """Why nothing gave the logits."""
+        """The error that says why nothing gives the logits."""
 
     @abstractmethod
     def unverified(self) -> Head:
-        """The head without a look at a batch."""
+        """The head by structure alone, without a batch."""
 
     def verified(self, inputs: Any, output: Which | None, num_classes: int | None) -> Head:
-        """The one head that gives the logits in a forward pass."""
+        """The only head that gives the logits in a forward pass."""
         seen = self.recorded(inputs, output)
         parts = seen.outputs
-        # a head cannot be held to NaN, but which part is meant must still be told first
+        # a head cannot be checked against NaN, but first we must know which part is the logits
         finite = {key for key, part in parts.items() if bool(torch.isfinite(part).all())}
-        # a part that is not finite may still be the logits, so it takes part in the choice
+        # a part that is not finite may still be the logits, so it remains a candidate
         fits = {
             key: self._best_fits(inputs, seen, key, part) if key in finite else []
             for key, part in parts.items()
@@ -298,24 +298,22 @@ class _Search(ABC):
     ) -> Which | None:
         """Which part of the output holds the logits.
 
-        Features that a head turns into another part are not the logits. Of what is left, the part
-        with as many columns as there are classes, unless only another one has a head. Of parts of
-        that size a tuple gives the logits first; of names nothing goes first. If none has as many
-        columns, the first may as well be features of a linear layer, and nothing is chosen.
+        The features that enter a head are not the logits. Of the other parts, it is the one with
+        as many columns as there are classes, unless only another part has a head. If several parts
+        have that size, it is the first of a tuple, but a mapping has no first. If no part has that
+        size, the first may be the features of a linear layer, so nothing is chosen.
         """
-        # many models return their features beside the logits
-        # a part that is the input of a head is the features, not the logits
+        # many models return their features beside the logits; a head's input is such a part
         entering = [fit.features for some in fits.values() for fit in some]
         left = [key for key, part in parts.items() if not any(_same(part, x) for x in entering)]
         left = left or list(parts)
         wanted = num_classes or stated_classes(self.model)
-        # a width that fits nothing rules nothing out: the data may have fewer classes than the
-        # model
+        # if no part has this width, keep all: the data may have fewer classes than the model
         fitting = [key for key in left if parts[key].shape[1] == wanted] or left
         with_head = [key for key in left if fits[key]]
         if len(left) == 1 or (len(fitting) == 1 and (fits[fitting[0]] or not with_head)):
             return fitting[0]
-        # a tuple has an order, and logits usually come first in it; names have none
+        # in a tuple, logits usually come first; names have no order
         first = fitting[0]
         is_wide = wanted in (None, parts[first].shape[1])
         if isinstance(first, int) and is_wide and [key for key in fitting if fits[key]] == [first]:
@@ -329,15 +327,15 @@ class _Search(ABC):
     def _best_fits(
         self, inputs: Any, seen: Recorded, key: Which | None, logits: Tensor
     ) -> list[_Fit]:
-        """Every head that gives one part of the output; plain ones alone, if there are any."""
+        """Every head that gives a part of the output; only plain heads, if there are any."""
         fits = [fit for call in seen.calls for fit in self._fits(call, key, logits)]
         if not fits:
             fits = self._own_token_fits(inputs, key, logits)
-        # a plain reading leaves no scale to be fitted, so it is the better evidence
+        # without a scale to fit, a plain form is the better evidence
         return [fit for fit in fits if fit.form.plain] or fits
 
     def _own_token_fits(self, inputs: Any, key: Which | None, logits: Tensor) -> list[_Fit]:
-        """Heads on tokens of which each example takes another one."""
+        """Heads on tokens if each example takes another token."""
         return []
 
     def _fits(self, call: Call, key: Which | None, logits: Tensor) -> list[_Fit]:
@@ -351,13 +349,12 @@ class _Search(ABC):
                 if form is not None:
                     reading = Reading(call.name, call.side, call.number, position, form, key)
                     head = Head(name, *form.effective(weight, bias), reading)
-                    # the first position that fits: mean, first and last are the same for a single
-                    # token
+                    # the first that fits is enough: with one token, mean, first and last are equal
                     return [_Fit(form, head, features)]
         return []
 
     def _fits_by_itself(self, seen: Recorded, logits: Tensor) -> bool:
-        """Whether the model's own weights give the logits, other than those of the given head."""
+        """Whether the model's own weights give the logits, unlike those of the user's head."""
         itself = replace(self, given=None)
         return any(itself._fits(call, None, logits) for call in seen.calls)
 
@@ -369,7 +366,7 @@ class _Search(ABC):
             return []
         # the head may have been made on another device
         weight = self.given.weight.to(next(iter(call.features.values())).device)
-        # a head that was given without a bias may still belong to a layer that has one
+        # a user's head without a bias may belong to a layer that has one
         biases = [bias for _, bias in own] if self.given.bias is None else [self.given.bias]
         return [(weight, None if bias is None else bias.to(weight.device)) for bias in biases]
 
@@ -398,20 +395,20 @@ class _Layers(_Search):
         return Head(name, *weight_and_bias(self.layers[name]))
 
     def _own_token_fits(self, inputs: Any, key: Which | None, logits: Tensor) -> list[_Fit]:
-        # a second pass, over the few layers of the right width: all tokens of all layers of a
-        # language model would fill the memory
+        # a second pass, only over the few layers of the right width, since all tokens of all layers
+        # of a language model would fill the memory
         fitting = {
             name: layer
             for name, layer in self.layers.items()
             if self.own_weights(name, logits.shape[1])
-            # the number of outputs decides, as in the search itself
+            # by the number of outputs, as in the search itself
         }
         again = recorded_inputs(self.model, inputs, fitting, output=key, whole=True)
         fits = []
         for call in again.calls:
             if call.tokens is not None and call.tokens[0].shape[1] > 1:
                 tokens, made = call.tokens
-                # each example picks its own token, such as the last one before the padding
+                # each example takes its own token, such as the last before the padding
                 own = own_positions(made, logits, otherwise="own")
                 if own is not None:
                     features = at_position(tokens, own)
@@ -427,11 +424,11 @@ class _Parameter(_Search):
         matrix = parameter_named(self.model, self.name)
         assert matrix is not None
         seen = [
-            # which of its two sides is the width is not known yet
+            # either side of the matrix may be the width
             recorded_features(self.model, inputs, width, output=output)
             for width in dict.fromkeys(matrix.shape)
         ]
-        # the module that owns the parameter comes first, then what was seen last
+        # try the module that owns the parameter first, then the latest calls
         owner = self.name.rpartition(".")[0]
         calls = [call for part in seen for call in reversed(part.calls)]
         calls.sort(key=lambda call: (call.name, call.side) != (owner, "input"))
@@ -451,7 +448,7 @@ class _Parameter(_Search):
         kind = type(self.model).__name__
         if logits.shape[1] not in matrix.shape:
             return HeadNotFoundError(
-                f"the parameter {self.name!r} of {kind} is {list(matrix.shape)}, and the logits "
+                f"the parameter {self.name!r} of {kind} is {list(matrix.shape)}, but the logits "
                 f"have {logits.shape[1]} columns, so it cannot make them"
             )
         return HeadMismatchError(
@@ -464,6 +461,6 @@ class _Parameter(_Search):
     def unverified(self) -> Head:
         matrix = parameter_named(self.model, self.name)
         assert matrix is not None
-        # only a stated number of classes tells [C, D] from [D, C]; a square matrix stays as it is
+        # without a batch, only the model's stated number of classes tells [C, D] from [D, C]
         turned = stated_classes(self.model) == matrix.shape[1] != matrix.shape[0]
         return Head(self.name, matrix.T if turned else matrix)

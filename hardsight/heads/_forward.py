@@ -1,4 +1,4 @@
-"""A forward pass: a model called on what it takes, what passes its layers, and its logits."""
+"""Call a model, find the logits in its output, and record what passes its layers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -36,13 +36,13 @@ def logits_of(output: Any, which: Which | None = None) -> Tensor:
     Args:
         output: a tensor; anything with ``logits`` as attribute or key (Hugging Face outputs,
             dictionaries, dataclasses, named tuples); a tuple, of which the first tensor with at
-            least two dimensions is taken, so that a leading loss is passed over; or a dictionary
-            or dataclass that holds exactly one such tensor. Parts may hold parts in their turn.
-        which: the part that holds the logits, by key, attribute or position; a nested part by all
-            of them, joined by dots (``"heads.0.logits"``).
+            least two dimensions is taken, to skip a leading loss; or a dictionary or dataclass
+            that holds exactly one such tensor. Parts may be nested.
+        which: the part that holds the logits, by key, attribute or position; a nested part by its
+            path, joined by dots (``"heads.0.logits"``).
 
     Returns:
-        the tensor as the model gave it, usually ``[B, C]``.
+        the tensor as the model returned it, usually ``[B, C]``.
 
     Raises:
         ModelError: there is no such tensor, or more than one.
@@ -60,12 +60,12 @@ def logits_of(output: Any, which: Which | None = None) -> Tensor:
         return _part(output, which)
     if isinstance(output, Tensor):
         return output
-    # the convention of the Hugging Face libraries, and of many others
+    # by convention of the Hugging Face libraries and many others
     logits = _named_parts(output).get("logits")
     if isinstance(logits, Tensor):
         return logits
     tensors = _tensors(output)
-    # a tuple has a first element, a dictionary only names
+    # a tuple has a first element; a dictionary has only names
     if len(tensors) == 1 or (tensors and isinstance(next(iter(tensors)), int)):
         return next(iter(tensors.values()))
     raise _unclear(output)
@@ -96,8 +96,8 @@ def which_output(
 
     Args:
         output: of a model, for a batch.
-        num_classes: of the data; of several parts, the one with as many columns is meant.
-        which: the part that is meant, if that is known.
+        num_classes: of the data; of several parts, the one with as many columns is chosen.
+        which: the part to use, if it is known.
 
     Raises:
         ModelError: no part can be the logits, or more than one.
@@ -119,11 +119,11 @@ def which_output(
 
 
 def possible_logits(output: Any, which: Which | None = None) -> dict[Which | None, Tensor]:
-    """Every part of a model's output that may be its logits, by what names it, as rows.
+    """Every part of a model's output that may be its logits, by its name, as rows.
 
     Args:
         output: of a model, for a batch.
-        which: the part that is meant, if that is known.
+        which: the part to use, if it is known.
 
     Returns:
         at least one part, ``[B, C]`` each; the name of a bare tensor is ``None``.
@@ -143,7 +143,7 @@ def possible_logits(output: Any, which: Which | None = None) -> dict[Which | Non
         raise _unclear(output)
     if len(tensors) == 1:
         return {name: as_rows(part) for name, part in tensors.items()}
-    # with several tensors only rows can be logits; maps of features are left aside
+    # of several tensors only rows can be logits; maps of features are ignored
     rows = {name: as_rows(part) for name, part in tensors.items() if _has_rows(part)}
     if not rows:
         raise _unclear(output)
@@ -156,13 +156,13 @@ def listed_outputs(parts: Mapping[Which | None, Tensor]) -> str:
 
 
 def choose_output(parts: Mapping[Which | None, Tensor]) -> str:
-    """The next step for a user who has to say which part holds the logits."""
+    """The advice for a user who has to say which part holds the logits."""
     last = list(parts)[-1]
     return f"pass output={last!r} (--output {last}), or the one that holds the logits"
 
 
 def _part(output: Any, which: Which) -> Tensor:
-    """The part of an output called ``which``; digits stand for a position too."""
+    """The part of an output called ``which``, which may be a position in digits."""
     part = _part_at(output, which)
     if isinstance(part, Tensor):
         return part
@@ -184,21 +184,21 @@ def _part(output: Any, which: Which) -> Tensor:
 
 
 def _part_at(output: Any, which: Which) -> Any:
-    """What a key, an attribute, a position or a path of them leads to; ``None`` if nothing."""
-    if isinstance(output, Tensor):  # its own attributes are not parts
+    """The part at a key, an attribute, a position or a path of these; ``None`` if there is none."""
+    if isinstance(output, Tensor):  # a tensor's attributes are not parts of an output
         return None
     parts = _named_parts(output)
     by_text = {str(name): part for name, part in parts.items()}
-    # a key may be a number, and a flag of the command line is text
+    # a key may be a number, but the command line passes text
     part = parts.get(which, by_text.get(str(which)))
-    # a position, also from the end
+    # a position, which may count from the end
     if part is None and str(which).lstrip("-").isdigit():
         at, values = int(which), list(parts.values())
         part = values[at] if -len(values) <= at < len(values) else None
     elif part is None:
         part = getattr(output, str(which), None)
     if part is None and isinstance(which, str):
-        # a key may have a dot in it, so that a path can be cut at any of them
+        # a key may contain dots, so try to split the path at each of them
         cuts = [at for at, letter in enumerate(which) if letter == "."]
         inner = ((_part_at(output, which[:at]), which[at + 1 :]) for at in cuts)
         reached = (_part_at(held, rest) for held, rest in inner if held is not None)
@@ -215,15 +215,15 @@ def _named_parts(output: Any) -> dict[Which, Any]:
         return dict(enumerate(output))
     if is_dataclass(output) and not isinstance(output, type):
         return {field.name: getattr(output, field.name) for field in fields(output)}
-    # an object with an attribute of that name, and nothing else we know how to walk through
+    # any other object with an attribute of that name
     return {"logits": output.logits} if hasattr(output, "logits") else {}
 
 
 def _leaves(output: Any, around: tuple[Any, ...] = ()) -> dict[Which, Any]:
-    """What an output holds at its ends: parts by name, and parts of parts by their path."""
+    """The leaves of an output, by name or by path."""
     leaves: dict[Which, Any] = {}
     for name, part in _named_parts(output).items():
-        is_around = any(part is outer for outer in (*around, output))  # holds itself
+        is_around = any(part is outer for outer in (*around, output))  # a container in itself
         inner = {} if isinstance(part, Tensor) or is_around else _leaves(part, (*around, output))
         for path, leaf in inner.items():
             leaves.setdefault(f"{name}.{path}", leaf)
@@ -237,10 +237,10 @@ def _tensors(output: Any) -> dict[Which | None, Tensor]:
     tensors: dict[Which | None, Tensor] = {}
     own = _named_parts(output)
     for name, part in _leaves(output).items():
-        # losses are scalars, token ids are integers: neither is a logit
+        # skip losses, which are scalars, and token ids, which are integers
         if not isinstance(part, Tensor) or part.ndim < 2 or not part.is_floating_point():
             continue
-        # lists of hidden states leave no doubt, nor does a tensor that is there by another name
+        # skip nested maps such as lists of hidden states, and the same tensor by a second name
         is_news = _has_rows(part) and not any(part is other for other in tensors.values())
         if name in own or is_news:
             tensors[name] = part
@@ -285,17 +285,17 @@ def as_rows(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Call:
-    """What is kept of one call of a module: a few rows, rarely the whole map.
+    """A recorded call of a module, with a few rows of its input, rarely the whole map.
 
     Attributes:
         name: the module's name.
-        number: how often the module had been called before in this pass.
-        side: whether the features entered or left it.
+        number: how often the module was called before in this pass.
+        side: whether the features are its input or its output.
         features: ``[B, D]`` at each position that may be read.
-        computed_in: the dtype of what the module returned.
+        computed_in: the dtype of the module's output.
         rectified: the output after a ReLU and the mean over positions, ``[B, C]``; of
             convolutions only.
-        tokens: the whole input and output, ``[B, P, D]`` and ``[B, P, C]``, if asked for.
+        tokens: the whole input and output, ``[B, P, D]`` and ``[B, P, C]``, if requested.
     """
 
     name: str
@@ -315,7 +315,7 @@ class Recorded:
     calls: list[Call]
 
 
-# what is kept of a call: module name, number of the call, module, what entered and what left it
+# makes records of a call, from: module name, number of the call, module, input and output
 _Keep = Callable[[str, int, nn.Module, Tensor | None, Any], Iterator[Call]]
 
 
@@ -327,7 +327,7 @@ def recorded_inputs(
     output: Which | None = None,
     whole: bool = False,
 ) -> Recorded:
-    """One pass, and what entered the given layers in it.
+    """Run the model once, recording what enters the given layers.
 
     Args:
         model: to run.
@@ -346,8 +346,8 @@ def recorded_inputs(
         tokens = None if entered is None else positions_of(layer, entered)
         if tokens is None:
             return
-        is_tensor = isinstance(out, Tensor)  # a layer may return its features as well
-        # the whole map is kept only in the second pass, over the few layers that fit
+        is_tensor = isinstance(out, Tensor)  # a user's layer may return a tuple with its features
+        # the whole map is kept only in the second pass, over few layers
         made = positions_of(layer, out) if whole and is_tensor else None
         is_map = is_tensor and is_pointwise(layer)
         yield Call(
@@ -356,7 +356,7 @@ def recorded_inputs(
             side="input",
             features=_by_position(tokens),
             computed_in=out.dtype if is_tensor else None,
-            # what a ReLU between head and pooling would make of it, to say so if it is the reason
+            # as if a ReLU came between head and pooling, to explain the error if there is one
             rectified=out.relu().flatten(2).mean(dim=2) if is_map else None,
             tokens=None if made is None else (tokens, made),
         )
@@ -371,7 +371,7 @@ def recorded_features(
     *,
     output: Which | None = None,
 ) -> Recorded:
-    """One pass, and every ``width`` features that entered or left a module in it, in order.
+    """Run the model once, recording inputs and outputs of modules that are ``width`` wide.
 
     Args:
         model: to run.
@@ -387,7 +387,7 @@ def recorded_features(
         name: str, number: int, module: nn.Module, entered: Tensor | None, out: Any
     ) -> Iterator[Call]:
         dtype = out.dtype if isinstance(out, Tensor) else None
-        # a bare parameter may multiply what entered a module or what left it
+        # a bare parameter may multiply the input or the output of a module
         sides: dict[Side, Any] = {"input": entered, "output": out}
         for side, tensor in sides.items():
             tokens = tokens_of_width(tensor, width)
@@ -408,7 +408,7 @@ def _recorded(
     kept: _Keep,
     output: Which | None,
 ) -> Recorded:
-    """One pass, and what is kept of every call of the given modules, in order."""
+    """Run the model once, recording every call of the given modules in order."""
     calls: list[Call] = []
     counts = dict.fromkeys(modules, 0)
 
@@ -422,7 +422,7 @@ def _recorded(
     with ExitStack() as stack:
         for name, module in modules.items():
             stack.callback(listen(name, module).remove)
-        # code compiled before the hooks were there does not know them
+        # code that was compiled before does not call the hooks
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
             returned = call_model(model, inputs)

@@ -1,4 +1,4 @@
-"""What a classifier head is, and whether features times its weights give the logits."""
+"""The classifier head, and the check that features times its weights give the logits."""
 
 import math
 from dataclasses import dataclass, field
@@ -17,16 +17,16 @@ Side = Literal["input", "output"]
 # Rounding of the model's dtype, relative to the size of a typical product.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _TF32_TOLERANCE = 1e-2
-_MOST_CLASSES = 4096  # compared; a head of a million classes must not be copied to float64
-_CLASSES_PER_BATCH = 256  # in every batch; of a wider head, other ones in the next batch
+_MOST_CLASSES = 4096  # compared at most, so that a million classes are not copied to float64
+_CLASSES_PER_BATCH = 256  # checked in every batch; in the next batch other classes
 
 
 @dataclass(frozen=True)
 class LinearForm:
-    r"""The way in which a layer's output is linear in its input.
+    r"""The form in which a layer's output is linear in its input.
 
-    The logits are :math:`s (x W^\top + b)`, with unit rows of :math:`x` or :math:`W` if
-    ``unit_features`` or ``unit_weights`` says so.
+    The logits are :math:`s (x W^\top + b)`, where rows of :math:`x` or :math:`W` are unit vectors
+    if ``unit_features`` or ``unit_weights`` is true.
 
     Attributes:
         unit_features: the layer divides its input by its norm.
@@ -49,13 +49,13 @@ class LinearForm:
         """Weight and bias with the normalisation and the scale folded in."""
         if self.plain:
             return weight, bias
-        # in float64, since rounding a norm would turn the row
+        # in float64, since a rounded norm would change the row's direction
         rows = normalize(_wide(weight)).to(weight.dtype) if self.unit_weights else weight
         kept = bias if self.use_bias else None
         return self.scale * rows, None if kept is None else self.scale * kept
 
 
-_FORMS = (  # the first that fits is taken; a plain layer is never read as anything else
+_FORMS = (  # the first that fits is taken, the plain form before all others
     LinearForm(),
     LinearForm(unit_features=True, unit_weights=True, use_bias=False),
     LinearForm(unit_weights=True, use_bias=False),
@@ -65,13 +65,13 @@ _FORMS = (  # the first that fits is taken; a plain layer is never read as anyth
 
 @dataclass(frozen=True)
 class Reading:
-    """How what passes a module during one forward pass becomes embeddings and logits.
+    """How to read embeddings and logits from a forward pass.
 
     Attributes:
         module: the name of the module at which embeddings are read.
-        side: whether they enter or leave it.
-        call: which call of the module it is, if the module is used more than once.
-        position: what is taken from a map or a row of tokens; ``own`` is the token whose output is
+        side: whether they are its input or its output.
+        call: which call of the module to read, if the module is used more than once.
+        position: what to take from a map or a row of tokens; ``own`` is the token whose output is
             the example's logits. A ``[B, D]`` tensor has only one position.
         form: how the logits follow from the embeddings; a head that normalises its input has unit
             vectors as embeddings.
@@ -86,10 +86,10 @@ class Reading:
     output: Which | None = None
 
     def where(self, outputs: Tensor | None, logits: Tensor) -> Position | Tensor:
-        """The position that is read in a batch; one for each example, ``[B]``, if they differ.
+        """The position to read in a batch; a position per example, ``[B]``, if they differ.
 
         Args:
-            outputs: what the head's layer made of each token, ``[B, P, C]``.
+            outputs: of the head's layer for each token, ``[B, P, C]``.
             logits: of the model, ``[B, C]``.
         """
         if outputs is None or outputs.shape[1] == 1 or self.position == "mean":
@@ -98,11 +98,11 @@ class Reading:
         return self.position if own is None else own
 
     def embeddings(self, tokens: Tensor, where: Position | Tensor) -> Tensor:
-        """Embeddings ``[B, D]`` of what was read, ``[B, P, D]``."""
+        """Embeddings ``[B, D]`` from what was read, ``[B, P, D]``."""
         features = at_position(tokens, where)
         if not self.form.unit_features:
             return features
-        # a half-precision unit vector would carry the rounding twice
+        # in float32, since a unit vector in half precision would be rounded twice
         return normalize(features.float() if features.itemsize < 4 else features)
 
 
@@ -120,22 +120,22 @@ def at_position(tokens: Tensor, where: Position | Tensor) -> Tensor:
 def own_positions(outputs: Tensor, logits: Tensor, *, otherwise: Position) -> Tensor | None:
     """For each example the token whose output is its logits, ``[B]``.
 
-    A language model that classifies takes the last token that is not padding, another one in every
-    row. It picks the logits out of the layer's output, so that they are equal to the last bit.
+    A language model that classifies takes the last token that is not padding, which differs from
+    row to row. It picks the logits out of the layer's output, so they are equal to the last bit.
 
     Args:
         outputs: of the head's layer, ``[B, P, C]``.
         logits: of the model, ``[B, C]``.
-        otherwise: the position that goes first, and that is taken if no output is the logits.
+        otherwise: the preferred position, which is also used if no output equals the logits.
 
     Returns:
         ``None`` if outputs and logits are not of the same size.
     """
     if (len(outputs), outputs.shape[2]) != logits.shape:
         return None
-    # exactly equal: the logits are a copy of what the layer made for that token
+    # exact equality, since the logits are a copy of the layer's output for that token
     is_own = (outputs.to(logits.dtype) == logits[:, None]).all(dim=2)
-    # of several equal tokens the usual one, as for a batch without padding
+    # if several tokens are equal, prefer the usual one, as in a batch without padding
     usual = 0 if otherwise == "first" else outputs.shape[1] - 1
     at = is_own.int().argmax(dim=1)  # the first one that is equal
     return torch.where(is_own[:, usual] | ~is_own.any(dim=1), usual, at)
@@ -155,7 +155,7 @@ class Head:
         weight: ``[C, D]``, one row per class, detached. Of a plain layer it shares the memory of
             the parameter and follows training; an effective weight (weight norm, spectral norm,
             cosine, a scale after the layer) is a copy, so find the head again after training.
-        bias: ``[C]``, or ``None``. For a head made by hand ``None`` stands for the layer's own.
+        bias: ``[C]``, or ``None``. In a Head made by the user, ``None`` means the layer's own.
 
     Raises:
         ShapeError: the weight is not a floating-point matrix, or the bias has another length.
@@ -196,16 +196,16 @@ class Head:
 
 
 def decided_by_bias(logits: Tensor, head: Head) -> Tensor:
-    r"""Whether each example would be given another class if the head had no bias.
+    r"""Whether each example would get another prediction if the head had no bias.
 
     .. math:: \arg\max_c (w_c^\top x + b_c) \ne \arg\max_c w_c^\top x
 
-    Angular scores ignore the bias. The share of examples for which this is true says how far they
-    may disagree with the model for that reason alone; sum it over batches for a whole run.
+    Angular scores ignore the bias. The share of examples for which this is true shows how often
+    they may disagree with the model for that reason alone; sum it over batches for a whole run.
 
     Args:
         logits: ``[N, C]``, as the head gives them.
-        head: where the bias is.
+        head: that has the bias.
 
     Returns:
         ``[N]``, boolean; all false if there is no bias, or the same bias for every class.
@@ -225,7 +225,7 @@ def decided_by_bias(logits: Tensor, head: Head) -> Tensor:
         )
     if head.bias is None:
         return torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-    # a bias may be too small for the logits' own half precision
+    # in half precision, a small bias could vanish in rounding
     wide = torch.promote_types(logits.dtype, torch.float32)
     without_bias = logits.to(wide) - head.bias.to(logits.device, wide)
     return logits.argmax(dim=1) != without_bias.argmax(dim=1)
@@ -242,7 +242,7 @@ def linear_form(
 ) -> LinearForm | None:
     """The form in which ``weight`` and ``bias`` turn ``features`` into ``logits``, if any.
 
-    A form is tried as it is, then times one positive constant.
+    Each form is tried as it is, then with a positive constant factor.
 
     Args:
         features: ``[B, D]``.
@@ -253,7 +253,7 @@ def linear_form(
         any_bias: the bias is not known; what is the same for all rows may stand for it.
     """
     tolerance = _tolerance(features, logits, weight, computed_in=computed_in)
-    # evenly spaced classes: a mistake in a head is one in most of its rows
+    # evenly spaced classes are enough: a wrong head is wrong in most of its rows
     every = slice(None, None, math.ceil(len(weight) / _MOST_CLASSES))
     x, z, w = _wide(features), _wide(logits[:, every]), _wide(weight[every])
     b = torch.zeros_like(w[:, 0]) if bias is None else _wide(bias[every])
@@ -262,12 +262,12 @@ def linear_form(
         v = normalize(w) if form.unit_weights else w
         product = u @ v.T + b * form.use_bias
         target = z
-        # an unknown bias drops out of differences from the mean over the batch
+        # differences from the mean over the batch do not depend on an unknown bias
         if any_bias:
             product, target = product - product.mean(dim=0), z - z.mean(dim=0)
         # a product of random vectors is about |u||v| / sqrt(D); its rounding error follows that
         typical = u.norm(dim=1)[:, None] * v.norm(dim=1) / math.sqrt(u.shape[1])
-        # 1 first: a scale is fitted only if the plain product does not do
+        # 1 first: fit a scale only if the plain product does not give the logits
         for scale in (1.0, _fitted_scale(product, target)):
             bound = tolerance * torch.maximum(z.abs(), scale * typical)
             if scale > 0 and bool(((scale * product - target).abs() <= bound).all()):
@@ -290,8 +290,8 @@ def differing_rows(
 ) -> Tensor:
     r"""Which rows of a batch break :math:`x W^\top + b = z`; nothing waits for the device.
 
-    Every row is looked at. A row of NaN or infinities breaks nothing: a table lists such rows by
-    themselves.
+    Every row is checked. Rows with NaN or infinities do not count as broken, since a table marks
+    them separately.
 
     Args:
         features: ``[B, D]``.
@@ -300,14 +300,14 @@ def differing_rows(
         bias: ``[C]``, or ``None``.
         computed_in: the dtype of the layer's own output, coarser than the others under autocast.
         turn: number of the batch; of many classes each batch looks at other ones.
-        most_classes: how many are looked at.
+        most_classes: how many classes to check.
         any_bias: the bias is not known; what is the same for all rows may stand for it.
-        any_scale: the same for one positive constant.
+        any_scale: whether a positive constant factor is unknown as well.
 
     Returns:
         ``[B]``, boolean, on the device of the features.
     """
-    # other classes each time, so that all of them are seen in the course of a pass
+    # other classes each time, so that a pass checks all of them
     some = _some_classes(len(weight), turn, most_classes)
     device = features.device
     dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
@@ -318,11 +318,11 @@ def differing_rows(
         z = logits[:, some].to(device)
         product = x @ w.T if b is None else torch.addmm(b, x, w.T)
         norms = x.norm(dim=1)
-        # rounding follows the size of a typical product, and of the bias that it may cancel
+        # rounding errors grow with a typical product, and with the bias that it may cancel
         size = torch.outer(norms, w.norm(dim=1) / math.sqrt(x.shape[1]))
         size = torch.maximum(size, product.abs())
         size = size if b is None else torch.maximum(size, b.abs())
-        # what is not finite is said elsewhere, row by row; here it would look like a wrong head
+        # rows that are not finite are reported elsewhere; here they would look like a wrong head
         is_finite = torch.logical_and(norms < math.inf, _has_numbers(z))
         if any_bias or any_scale:
             product, z, size = _fitted_to(
@@ -340,7 +340,7 @@ def _fitted_to(
     any_bias: bool,
     any_scale: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Product, logits and their size without a bias or a scale that is not known."""
+    """Product, logits and their size, with an unknown bias or scale removed."""
     p, z = (torch.where(rows[:, None], part, 0) for part in (product, logits))
     if any_bias:
         size = torch.maximum(size, z.abs())
@@ -350,7 +350,7 @@ def _fitted_to(
     if any_scale:
         kept = [torch.where(rows[:, None], part, 0) for part in (p, z)]
         energy = (kept[0] * kept[0]).sum().clamp_min(torch.finfo(p.dtype).tiny)
-        # a negative factor would turn the order of the classes around
+        # a negative factor would reverse the order of the classes
         scale = ((kept[0] * kept[1]).sum() / energy).clamp_min(0)
         p, size = scale * p, scale * size
         size = torch.maximum(size, z.abs()) if any_bias else size
@@ -359,14 +359,15 @@ def _fitted_to(
 
 @torch.no_grad()
 def differing_outputs(outputs: Tensor, logits: Tensor, *, scaled: bool, turn: int = 0) -> Tensor:
-    """Which rows of the logits are not what the head's layer made; nothing waits for the device.
+    """Which rows of the logits differ from the head's output; nothing waits for the device.
 
-    For weights in training: they may be spread over processes, or change before they are read.
+    It is for weights in training, which may be sharded over processes, or change before they are
+    read.
 
     Args:
         outputs: of the layer, ``[B, C]``.
         logits: of the model, ``[B, C]``.
-        scaled: allow one positive constant after the layer, which may be trained too.
+        scaled: whether a positive constant, possibly trained, may follow the layer.
         turn: number of the batch; of many classes each batch looks at other ones.
 
     Returns:
@@ -376,7 +377,7 @@ def differing_outputs(outputs: Tensor, logits: Tensor, *, scaled: bool, turn: in
     dtype = torch.float64 if outputs.dtype == torch.float64 else torch.float32
     made, z = outputs[:, some].to(dtype), logits[:, some].to(outputs.device)
     is_finite = torch.logical_and(made.abs().amax(dim=1) < math.inf, _has_numbers(z))
-    # a logit near 0 is made of large products that cancel, and has their rounding
+    # a logit near 0 may be a sum of large products that cancel, with their rounding errors
     size = torch.maximum(made.abs(), made.abs().mean(dim=1, keepdim=True))
     if scaled:
         made, z, size = _fitted_to(
@@ -386,7 +387,7 @@ def differing_outputs(outputs: Tensor, logits: Tensor, *, scaled: bool, turn: in
 
 
 def _some_classes(count: int, turn: int, most: int = _CLASSES_PER_BATCH) -> slice:
-    # a step through the classes that begins somewhere else in every batch
+    # evenly spaced classes, with another first class in every batch
     step = math.ceil(count / most)
     return slice(turn % step, None, step)
 
@@ -399,7 +400,7 @@ def _has_numbers(logits: Tensor) -> Tensor:
 def _differ(expected: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
     """Rows ``[B]`` in which a logit is further from the expected one than allowed."""
     z = logits.to(expected.dtype)
-    if logits.dtype == torch.float16:  # overflows where float32 does not
+    if logits.dtype == torch.float16:  # float16 overflows earlier than the expected float32
         most = torch.finfo(torch.float16).max
         expected, z = expected.clamp(-most, most), z.clamp(-most, most)
     return ~((expected - z).abs() <= allowed).all(dim=1)
@@ -408,7 +409,7 @@ def _differ(expected: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
 def activation_between(
     features: Tensor, logits: Tensor, weight: Tensor, bias: Tensor | None
 ) -> str | None:
-    """The function that turns the layer's output into what the model returns, if it is a usual one.
+    """The activation between the layer's output and the model's, if it is a common one.
 
     Returns:
         ``"softmax"``, ``"log_softmax"`` or ``"sigmoid"``, or ``None``.
@@ -440,11 +441,11 @@ def agree(expected: Tensor, logits: Tensor, tolerance: float | None = None) -> b
         return False
     tolerance = _tolerance(expected, logits) if tolerance is None else tolerance
     expected, logits = _wide(expected), _wide(logits)
-    # relative to the largest: small entries of a softmax carry the rounding of the others
+    # relative to the largest, since small entries of a softmax have the rounding of the others
     return bool(((expected - logits).abs() <= tolerance * expected.abs().max()).all())
 
 
-# three products and a free factor would fit almost anything
+# with three products, a free factor would fit almost anything
 FEWEST_FOR_A_FACTOR = 4
 
 
@@ -457,7 +458,7 @@ def _fitted_scale(product: Tensor, logits: Tensor) -> float:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """The tensor in float64, or in float32 if the device has nothing wider."""
+    """The tensor in float64, or in float32 on a device without float64."""
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 

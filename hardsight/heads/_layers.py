@@ -1,4 +1,4 @@
-"""The layers of a model that could be its head, their weights, and what structure alone tells."""
+"""List the layers of a model that could be its head, and read their weights."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         >>> unwrapped(nn.DataParallel(net)) is net
         True
     """
-    # wrappers nest in any order
+    # in a loop, since wrappers may be nested in any order
     while True:
         if "_orig_mod" in model._modules:
             model = model.get_submodule("_orig_mod")
@@ -49,19 +49,19 @@ def is_pointwise(layer: nn.Module) -> bool:
 
 
 def is_candidate(layer: nn.Module) -> bool:
-    """Whether the layer may be a head: linear by type, or of the user's with a matrix ``weight``.
+    """Whether the layer may be a head: linear by type, or a user's own with a matrix ``weight``.
 
-    The latter covers cosine heads; what they do with their weight is left to the verification.
+    The latter includes cosine heads; the verification finds out how they use their weight.
     """
     if is_linear(layer):
         return True
-    # _parameters, not getattr: a property may compute, and a buffer is not trained
+    # _parameters instead of getattr: a property may run code, and a buffer is not trained
     weight = layer._parameters.get("weight")
     return weight is not None and not is_lazy(weight) and weight.ndim == 2
 
 
 def candidates(model: nn.Module) -> dict[str, nn.Module]:
-    """Layers that may be the head, by name; one that is registered twice has its first name."""
+    """Layers that may be the head, by name; the first name if a layer is registered twice."""
     return {name: layer for name, layer in model.named_modules() if is_candidate(layer)}
 
 
@@ -107,13 +107,13 @@ def layer_named(model: nn.Module, name: str) -> nn.Module:
 
 
 def bare_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """Matrices that a model keeps outside of a layer, as those of an ``einsum`` head, by name."""
+    """Matrices outside of layers, such as that of an ``einsum`` head, by name."""
     return {
         name: parameter
         for name, parameter in model.named_parameters()
         if not is_lazy(parameter)
         and parameter.ndim == 2
-        # the matrix of a layer is found by the layer
+        # the weight of a layer is found by its layer
         and not is_candidate(model.get_submodule(name.rpartition(".")[0]))
     }
 
@@ -132,9 +132,9 @@ def parameter_named(model: nn.Module, name: str) -> Tensor | None:
 def parameter_weights(
     model: nn.Module, name: str, num_classes: int
 ) -> list[tuple[Tensor, Tensor | None]]:
-    """The matrix called ``name`` as ``[C, D]``, without a bias and with each that may be its own.
+    """The matrix called ``name`` as ``[C, D]``, once without a bias and once with each candidate.
 
-    A bias is any vector of the right length in the module that owns the matrix.
+    A candidate is any vector of the right length in the module that owns the matrix.
     """
     matrix = parameter_named(model, name)
     assert matrix is not None
@@ -168,9 +168,9 @@ def check_initialised(model: nn.Module) -> None:
 def weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
     """The effective weight as stored (a convolution's as a matrix) and the bias, both detached.
 
-    Call it with the layer in eval mode: a spectral norm in training would take one more step.
+    Call it with the layer in eval mode, since reading a spectral norm in train mode updates it.
     """
-    # before the weight is read: legacy norms compute it in a hook
+    # first, since legacy norms compute the weight in a hook
     for hook in layer._forward_pre_hooks.values():
         _refresh(layer, hook)
     weight: Any = layer.weight
@@ -180,12 +180,12 @@ def weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
 
 
 def class_weights(layer: nn.Module, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
-    """Weight ``[C, D]`` and bias of a layer in each way that gives ``num_classes`` outputs.
+    """Weight ``[C, D]`` and bias of a layer, in each orientation with ``num_classes`` outputs.
 
-    A module of the user's may keep its weight as ``[D, C]``.
+    A user's own module may keep its weight as ``[D, C]``.
     """
     weight, bias = weight_and_bias(layer)
-    # linear layers of torch are [C, D] by definition; those of a user may be either
+    # linear layers of torch are [C, D] by definition
     ways = (weight,) if is_linear(layer) else (weight, weight.T)
     fitting_bias = bias if bias is not None and bias.shape == (num_classes,) else None
     return [(way, fitting_bias) for way in ways if len(way) == num_classes]
@@ -197,18 +197,18 @@ def num_outputs(layer: nn.Module) -> int:
 
 
 def _refresh(layer: nn.Module, hook: Any) -> None:
-    """Recompute the weight of a legacy weight or spectral norm, which else waits for a forward."""
+    """Recompute the weight of a legacy weight or spectral norm, as a forward pass would."""
     if isinstance(hook, WeightNorm):
         layer.weight = hook.compute_weight(layer)
     elif isinstance(hook, SpectralNorm):
-        # reading must not change the state that training goes on from
+        # without a power iteration, since reading must not change the training state
         layer.weight = hook.compute_weight(layer, do_power_iteration=False)
 
 
 def positions_of(layer: nn.Module, inputs: Tensor) -> Tensor | None:
     """The input of a layer as ``[B, P, D]``, channels last; ``None`` if it has no batch."""
     if isinstance(layer, _CONVOLUTIONS):
-        # channels first, as convolutions have them
+        # convolutions have channels first
         return inputs.flatten(2).transpose(1, 2) if inputs.ndim == layer.weight.ndim else None
     if inputs.ndim < 2:
         return None
@@ -219,7 +219,7 @@ def tokens_of_width(value: Any, width: int) -> Tensor | None:
     """A tensor with ``width`` channels, last or first behind the batch, as ``[B, P, width]``."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 2:
         return None
-    # last wins over second: tokens [B, P, D] are more common than maps as wide as they are deep
+    # check the last dimension first: tokens [B, P, D] are more common than maps of this width
     if value.shape[-1] == width:
         return value[:, None] if value.ndim == 2 else value.flatten(1, -2)
     if value.ndim > 2 and value.shape[1] == width:
@@ -237,12 +237,11 @@ def tensor_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradient; afterwards every flag and random state is as before.
+    """Use eval mode without gradient in the block, and restore all flags and random states after.
 
-    Flags are set one by one: ``train()`` is overridden in some models, and a frozen layer inside a
-    training model must stay as it was.
+    Flags are restored one by one, since some models override ``train()``, and a layer that the
+    user has frozen in eval mode must stay in it.
     """
-    # the flags one by one: model.train() would wake what its user has frozen
     flags = [(module, module.training) for module in model.modules()]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     try:
@@ -258,19 +257,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def name_from_structure(model: nn.Module, layers: dict[str, nn.Module]) -> str:
     """The head's name, if the structure leaves only one possibility.
 
-    A linear layer that another one follows in an ``nn.Sequential`` is not one. The rest is narrowed
-    down as long as something is left: to layers with the number of outputs the model states for
-    itself, to those whose outputs no other layer could take, to dense layers.
+    A linear layer that is followed by another one in an ``nn.Sequential`` is not the head. The rest
+    is narrowed down while something is left: to layers with the number of outputs that the model
+    states, to layers whose outputs no other layer could take, to dense layers.
 
     Raises:
         AmbiguousHeadError: more than one layer is left.
         HeadNotFoundError: there is no linear layer.
     """
-    # only by type: without a batch a matrix of the user's could be anything
+    # only by type, since without a batch a user's matrix could be anything
     linear = {name: layer for name, layer in layers.items() if is_linear(layer)}
     left = [name for name in linear if not _feeds_another(model, name, linear)]
     stated = stated_classes(model)
-    # each rule in turn, as long as it leaves something
+    # apply each rule in turn, unless it would leave no layer
     for wanted in (
         lambda name: num_outputs(linear[name]) == stated,
         lambda name: not _could_feed_another(name, linear),
@@ -295,7 +294,7 @@ def name_from_structure(model: nn.Module, layers: dict[str, nn.Module]) -> str:
 
 
 def choose(name: str) -> str:
-    """The next step for a user who has to name a layer."""
+    """The advice for a user who has to name a layer."""
     return f'pass head="{name}" (to find_head: name="{name}")'
 
 
@@ -314,9 +313,11 @@ def _feeds_another(model: nn.Module, name: str, linear: Iterable[str]) -> bool:
     return False
 
 
-# such as the first of two layers of a projection
 def _could_feed_another(name: str, linear: Mapping[str, nn.Module]) -> bool:
-    """Whether another linear layer takes as many inputs as this one has outputs."""
+    """Whether another linear layer takes as many inputs as this one has outputs.
+
+    The first of two layers of a projection is such a layer.
+    """
     outputs = num_outputs(linear[name])
     return any(
         weight_and_bias(layer)[0].shape[1] == outputs

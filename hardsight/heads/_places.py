@@ -1,9 +1,9 @@
-"""Models that make a row of logits for each of several places of an input, such as tokens.
+"""Make a language model return a row of logits for each of several places, such as tokens.
 
-The layer that makes the logits is given the rows of these places alone, so that the model becomes
-a classifier of tokens: what enters the layer is ``[T, D]``, and what the model returns ``[T, V]``.
-For a pass over data it is given only a few of them, by which each batch is held to the head; all
-rows are kept as they came, and no matrix of all tokens by all of the vocabulary is ever made.
+The layer that makes the logits gets only the rows of these places, so the model becomes a
+classifier of tokens: the input of the layer is ``[T, D]``, the output of the model ``[T, V]``. In a
+pass over data the layer gets only a few of the rows, to check each batch against the head. All rows
+are kept, but the matrix of all tokens by the whole vocabulary is never made.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hardsight.heads._head import Head
 from hardsight.heads._layers import layer_named, tensor_input, unwrapped
 from hardsight.preprocessing import PLACES
 
-_FEW = 64  # rows of a batch that the layer itself is given
+_FEW = 64  # rows of a batch that the layer itself gets
 Rows = TypeVar("Rows", Tensor, Sequence[str])
 
 
 class PlacedRows:
-    """What enters the layer that makes the logits, at the places that have a row.
+    """The input of the layer that makes the logits, at the places that have a row.
 
     Attributes:
         name: of the layer.
@@ -39,7 +39,7 @@ class PlacedRows:
         self._places: Tensor | None = None
 
     def take_places(self, _model: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Keep the places of an input from the model, which does not know them."""
+        """Take the places out of an input, since the model does not know this key."""
         self.rows, self._places = None, kwargs.pop(PLACES, None)
         return args, kwargs
 
@@ -54,7 +54,7 @@ class PlacedRows:
                 f"{list(features.shape)}; name the layer that makes the logits by head= (--head)"
             )
         self.rows = features.flatten(0, 1).index_select(0, self._places)
-        # by a few rows of every batch it is seen that the model still has the head it was found to
+        # a few rows of every batch are enough to check that the head still gives the logits
         given = self.few(self.rows) if self._makes_few else self.rows
         return tree_map_only(
             Tensor, lambda tensor: given if tensor is features else tensor, (args, kwargs)
@@ -62,7 +62,7 @@ class PlacedRows:
 
     @contextmanager
     def few_made(self) -> Iterator[None]:
-        """The layer is given a few rows of a batch instead of all, meanwhile."""
+        """Give the layer a few rows of a batch instead of all inside the block."""
         self._makes_few = True
         try:
             yield
@@ -71,7 +71,7 @@ class PlacedRows:
 
     @staticmethod
     def few(of_rows: Rows) -> Rows:
-        """What belongs to the rows that the layer itself is given, such as their names."""
+        """The items, such as names, of the rows that the layer itself gets."""
         some: Rows = of_rows[:: max(1, -(-len(of_rows) // _FEW))]
         return some
 
@@ -88,13 +88,13 @@ class PlacedRows:
 
 @contextmanager
 def rows_at_places(model: nn.Module, head: str | Head | None = None) -> Iterator[PlacedRows]:
-    """A model returns a row of logits for each of the ``places`` of its inputs, meanwhile.
+    """Make a model return a row of logits for each of its inputs' ``places`` inside the block.
 
-    Inputs have one more key, ``places [T]``: positions in ``[B, L]``, row after row.
+    Inputs have another key, ``places [T]``: positions in ``[B, L]``, row after row.
 
     Args:
         model: a language model.
-        head: the layer that makes its logits, if the model does not tell.
+        head: the layer that makes its logits, if the model does not say.
 
     Raises:
         HeadNotFoundError: there is no such layer, or nothing says which one it is.
@@ -140,11 +140,11 @@ def head_with_bias(model: nn.Module, name: str) -> Head | None:
 def examples_at_places(
     inputs: Mapping[str, Any], chosen: list[int]
 ) -> tuple[Any, list[int]] | None:
-    """Some examples of a batch with places, and which of its rows are theirs.
+    """Select examples of a batch with places; returns them and the numbers of their rows.
 
     Args:
         inputs: of the batch.
-        chosen: numbers of examples, in the order they are wanted in.
+        chosen: numbers of the examples, in the order to return them.
 
     Returns:
         ``None`` for a batch without places.

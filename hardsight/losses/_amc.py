@@ -79,8 +79,7 @@ def amc_loss(
         Mined pairs are not the paper's: Hermans et al., In Defense of the Triplet Loss, 2017, and
         Schroff et al., FaceNet, CVPR 2015, choose triplets in this way.
     """
-    # beyond pi no two directions can be the margin apart, and every dissimilar pair would be pushed
-    # for ever
+    # no angle is larger than pi: with a larger margin every dissimilar pair would be pushed forever
     if not 0 < margin_rad <= math.pi:
         raise OptionError(f"expected margin_rad in (0, pi], radians, got {margin_rad}")
     return contrastive_loss(

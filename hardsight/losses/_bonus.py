@@ -143,7 +143,7 @@ def bonus_curve(
     if power < 1:
         raise OptionError(f"expected power of at least 1 (a concave bonus), got {power}")
     if bonus == "power":
-        # what the bonus is worth at its start, so that it begins at 0 instead of with a step
+        # subtracted below, so that the bonus starts at 0 instead of with a step
         curve, start_value = _power_curve(power), -((bonus_start or 0.0) ** power)
     elif bonus == "cosine":
         curve, start_value = _cosine, math.cos(math.pi * (bonus_start or 0.0)) - 1

@@ -91,7 +91,7 @@ class Hardest(LossModule):
 
 
 def _is_among_largest(losses: Tensor, takes_part: Tensor, keep: float) -> Tensor:
-    """Whether each of ``[N]`` is kept; ranks instead of a cut, so that ties end at the number."""
+    """Whether each of ``[N]`` is kept; by rank, so that ties do not exceed the number."""
     # NaN sorts above every number; those that take no part sort below every loss
     by_loss = losses.masked_fill(~takes_part, -torch.inf).argsort(descending=True, stable=True)
     # a stable sort by "takes part" keeps the order of losses among those that do

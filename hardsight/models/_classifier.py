@@ -1,4 +1,4 @@
-"""What our own networks share, and the smallest of them."""
+"""The base class of our own networks, and the smallest network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Classifier(nn.Module):
     """A body that makes embeddings ``[N, D]`` and a linear head that makes logits ``[N, C]``.
 
     Args:
-        body: makes the body; called under the seed, so that its weights are drawn from it.
+        body: makes the body; called under the seed, which its weights are drawn from.
         embedding_width: D.
         num_classes: C.
         seed: of the initial weights; the global random state is neither used nor changed.
@@ -45,7 +45,7 @@ class Classifier(nn.Module):
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Draw weights on the CPU from a seed; no random state differs afterwards.
+    """Draw weights on the CPU from a seed inside the block; all random states are restored.
 
     ``torch.manual_seed`` would also seed every GPU, which ``fork_rng`` of the CPU does not undo.
     """
@@ -109,7 +109,7 @@ class SmallCNN(Classifier):
 
 
 class _QuadrantMeans(nn.Module):
-    """``nn.AdaptiveAvgPool2d(2)``, whose gradient on a GPU is not deterministic, by plain means."""
+    """``nn.AdaptiveAvgPool2d(2)`` by plain means, whose gradient is deterministic on a GPU too."""
 
     def forward(self, maps: Tensor) -> Tensor:
         """Means ``[N, C, 2, 2]`` of the four quadrants of maps ``[N, C, H, W]``."""

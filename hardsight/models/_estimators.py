@@ -1,4 +1,4 @@
-"""Fitted classifiers of scikit-learn: their linear head, or else their probabilities."""
+"""Read fitted scikit-learn classifiers: their linear head, or else their probabilities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDING = 1e-4  # relative; single precision of a product over many features
 
 
 def is_estimator(model: Any) -> bool:
-    """Whether a model is one of scikit-learn's kind, fitted or not."""
+    """Whether a model has the interface of scikit-learn, fitted or not."""
     return all(hasattr(model, name) for name in ("fit", "get_params", "set_params"))
 
 
@@ -24,19 +24,19 @@ class Estimator:
     """A fitted classifier, also at the end of a pipeline or inside a search over settings.
 
     Steps of a pipeline before the classifier make its features, which are the embeddings of its
-    linear head. Of two classes scikit-learn keeps one row of weights ``w``, the log-odds of the
-    second class: the head has the rows ``-w / 2`` and ``w / 2``, whose softmax is the same.
+    linear head. For two classes scikit-learn keeps a single row of weights ``w``, the log-odds of
+    the second class: the head has the rows ``-w / 2`` and ``w / 2``, whose softmax is the same.
 
     Args:
         model: the classifier, the pipeline or the search.
 
     Attributes:
         name: class of the classifier itself.
-        class_names: what it calls its classes, position = output.
-        values: its classes as it was taught them.
+        class_names: names of its classes, position = output.
+        values: its classes, as in the labels it was fitted on.
         weight: ``[C, D]``; ``None`` without a linear head.
         bias: ``[C]``; ``None`` without a linear head.
-        no_head: why there is none.
+        no_head: why there is no head.
 
     Raises:
         ModelError: it is not a classifier, is not fitted, or gives several labels to an example.
@@ -59,7 +59,7 @@ class Estimator:
 
     @property
     def width(self) -> int | None:
-        """How many columns the rows must have that it is given; ``None`` if it does not tell."""
+        """How many columns its rows must have; ``None`` if it does not say."""
         return getattr(self._model, "n_features_in_", None)
 
     @property
@@ -69,7 +69,7 @@ class Estimator:
         return None if names is None else [str(name) for name in names]
 
     def features(self, rows: Any) -> NDArray[Any]:
-        """What enters the classifier, ``[n, D]``, dense.
+        """The input of the classifier, ``[n, D]``, dense.
 
         Raises:
             ModelError: a step of the pipeline fails.
@@ -87,7 +87,7 @@ class Estimator:
         """Log-probabilities ``[n, C]``; minus infinity for a class that is ruled out.
 
         Raises:
-            ModelError: it gives none, or they do not sum to 1.
+            ModelError: it gives no probabilities, or they do not sum to 1.
         """
         probs = np.asarray(self._asked("predict_proba", rows), dtype=np.float64)
         sums = probs.sum(axis=1)
@@ -100,13 +100,13 @@ class Estimator:
             return np.log(probs)
 
     def hold_to(self, rows: Any) -> bool:
-        """Compare what was read of the classifier with what it says of some rows.
+        """Compare our reading of the classifier with its own output for some rows.
 
         Args:
             rows: a sample, as it takes them.
 
         Returns:
-            Whether the softmax of its logits is the probability that it gives itself.
+            Whether the softmax of its logits equals its own probabilities.
 
         Raises:
             ModelError: it gives several labels to an example, or neither weights nor probabilities.
@@ -142,7 +142,7 @@ class Estimator:
         if others:
             warn(
                 f"{self.name}.predict names another class than its largest output for {others:,} "
-                f"of {len(read):,} sampled rows, as with a threshold of its own or ties; the "
+                f"of {len(read):,} sampled rows, for example because of a threshold or ties; the "
                 "column prediction is the class of the largest output"
             )
 
@@ -164,7 +164,7 @@ class Estimator:
         return logits if is_head else None
 
     def _head(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None, str]:
-        """Weights and bias, or why there are none."""
+        """Weights and bias, or why there is no linear head."""
         none = f"{self.name} has no linear head"
         coef = getattr(self._last, "coef_", None)
         if coef is None:
@@ -238,7 +238,7 @@ def _check_is_classifier(model: Any, name: str) -> None:
 
     if is_regressor(model):
         raise ModelError(
-            f"{name} is a regressor: it has no classes, which hardness is about; pass a classifier"
+            f"{name} is a regressor: it has no classes, which hardness needs; pass a classifier"
         )
     if not is_classifier(model) and not hasattr(model, "predict_proba"):
         raise ModelError(f"{name} is not a classifier; pass one that is fitted on labels")
@@ -246,7 +246,7 @@ def _check_is_classifier(model: Any, name: str) -> None:
 
 def _several_labels(name: str) -> str:
     return (
-        f"{name} gives an example several labels, and a table has one per example; score the "
+        f"{name} gives an example several labels, but a table has one per example; score the "
         "classifier of each label by itself"
     )
 
@@ -256,7 +256,7 @@ def _called(name: str, method: Callable[[Any], Any], rows: Any) -> Any:
         return method(rows)
     except HardsightError:
         raise
-    except Exception as err:  # of any kind: it is a user's own
+    except Exception as err:  # a user's model may raise anything
         raise ModelError(
             f"{name}.{method.__name__} failed with {type(err).__name__}: {first_line(err)}; pass "
             "the rows that the model was fitted on, and a model that is fitted"

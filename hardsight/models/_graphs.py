@@ -1,4 +1,4 @@
-"""A graph network of torch-geometric: convolutions, each with pooling by self-attention."""
+"""A graph network with torch-geometric: convolutions, each with pooling by self-attention."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SAGPoolNet(nn.Module):
     ) -> None:
         super().__init__()
         with warnings.catch_warnings():
-            # at its import the package calls what newer releases of torch advise against
+            # on import, the package calls functions that newer releases of torch deprecate
             warnings.simplefilter("ignore", DeprecationWarning)
             warnings.filterwarnings("ignore", "`torch.jit.script` is", FutureWarning)
             geometric = require("torch_geometric.nn", extra="graph", feature="SAGPoolNet")

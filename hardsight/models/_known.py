@@ -1,4 +1,4 @@
-"""What is known of a model: what it says of itself, and what training wrote beside its weights."""
+"""Read what a model states about itself, and what training wrote beside its weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hardsight.run_folder import replacing, write_json
 
 _FILE, WEIGHTS = "model.json", "model.safetensors"
 _FORMAT = 1  # of model.json
-_DIGEST = "weights_digest"  # a key of it, which earlier versions did not write
+_DIGEST = "weights_digest"  # a key of model.json, which earlier versions did not write
 _FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 _DEFAULT_CROP = 0.875  # timm's own default
 _WRAPPERS = ("module", "_orig_mod")  # names by which DataParallel and torch.compile hold a model
@@ -35,11 +35,12 @@ class ClassNames:
 
     Attributes:
         names: position = output; empty if nothing names them.
-        origin: who says so, in words.
+        origin: where they are stated, in words.
         others: further lists of names in the same order, such as WordNet ids.
-        possible: names that nothing states of the model itself: those of a part of it, which count
-            if there are as many as outputs; see :attr:`is_guess` for the others.
-        is_guess: from nothing but the number of outputs, so that they count only if they match.
+        possible: names that the model itself does not state: those of a part of it, which count if
+            there are as many as outputs, or guesses, see :attr:`is_guess`.
+        is_guess: whether they are guessed from the number of outputs, so that they count only if
+            they match those of the data.
     """
 
     names: tuple[str, ...] = ()
@@ -50,17 +51,17 @@ class ClassNames:
 
 
 def own_classes(model: nn.Module, kind: str = "") -> ClassNames:
-    """What a module says about its classes.
+    """The class names that a module states.
 
-    Looked for in this order: ``classes`` or ``class_names``, a list of names or a mapping by their
-    numbers; ``class_to_idx``; ``id2label``, also of ``config``, as in transformers;
-    ``pretrained_cfg["label_names"]``, as in timm. If the module itself says nothing, a part of it
-    may, such as a model of transformers in a wrapper that returns its logits alone; and a model of
-    timm or torchvision may be one of ImageNet.
+    They are looked up in this order: ``classes`` or ``class_names``, a list of names or a mapping
+    by their numbers; ``class_to_idx``; ``id2label``, also of ``config``, as in transformers;
+    ``pretrained_cfg["label_names"]``, as in timm. If the module itself states none, a part of it
+    may, such as a model of transformers in a wrapper that returns only its logits. And a model of
+    timm or torchvision may be trained on ImageNet.
 
     Args:
         model: any module, also inside DataParallel or torch.compile.
-        kind: how messages call it; its class by default.
+        kind: its name in messages; its class by default.
     """
     kind = kind or type(model).__name__
     inner: nn.Module | None = model
@@ -73,13 +74,13 @@ def own_classes(model: nn.Module, kind: str = "") -> ClassNames:
 
 
 def _inside(wrapper: nn.Module) -> nn.Module | None:
-    """What DataParallel, or a compiled module, holds."""
+    """The module inside DataParallel or a compiled module."""
     children = dict(wrapper.named_children())
     return next((children[name] for name in _WRAPPERS if set(children) == {name}), None)
 
 
 def _of_parts(model: nn.Module, kind: str) -> list[ClassNames]:
-    """The names that parts of a model state, if all of them state the same."""
+    """The names that parts of a model state, if all of them agree."""
     stated = [_stated(part, f"{type(part).__name__} in {kind}") for part in model.modules()]
     named = [names for names in stated if names.names]
     return named[:1] if len({names.names for names in named}) == 1 else []
@@ -101,7 +102,7 @@ def _of_imagenet(model: nn.Module) -> Iterator[ClassNames]:
 
 
 def imagenet_of_timm(timm: Any, model: nn.Module) -> ClassNames:
-    """Names of the ImageNet that a timm model has as many outputs as, if there is one."""
+    """Names of the ImageNet variant with as many classes as the model has outputs, if any."""
     subset = timm.data.infer_imagenet_subset(model)
     if subset is None:
         return ClassNames()
@@ -133,14 +134,14 @@ def _stated(model: Any, kind: str) -> ClassNames:
 def named(names: Sequence[Any], origin: str) -> ClassNames:
     """Names with their origin; none if they are placeholders such as ``LABEL_0``.
 
-    Numbers are kept: the classes of digits are called so.
+    Numbers are kept, since they are the names of digits.
     """
     texts = tuple(str(name) for name in names)
     return ClassNames() if are_placeholders(texts) else ClassNames(texts, origin)
 
 
 def are_placeholders(names: Sequence[str]) -> bool:
-    """Whether names say no more than their position.
+    """Whether names contain nothing but their position.
 
     Example:
         >>> are_placeholders(["LABEL_0", "LABEL_1"]), are_placeholders(["cat", "LABEL_1"])
@@ -175,9 +176,9 @@ def _in_order(labels: Mapping[Any, Any], count: int) -> list[str] | None:
 
 
 def own_preprocessing(model: nn.Module) -> Preprocessing | None:
-    """What a module says about itself, if it does.
+    """The preprocessing that a module states, if it states any.
 
-    Looked for in this order: ``preprocessing``, a :class:`Preprocessing` or a mapping of its
+    It is looked up in this order: ``preprocessing``, a :class:`Preprocessing` or a mapping of its
     fields; ``pretrained_cfg`` or ``default_cfg``, a mapping with the keys of timm.
 
     Raises:
@@ -215,14 +216,14 @@ def from_timm(config: Mapping[str, Any], *, origin: str) -> Preprocessing:
     """Preprocessing from timm's data configuration (``input_size``, ``crop_pct``, ...).
 
     Raises:
-        ModelError: a way of cropping that we do not have.
+        ModelError: a way of cropping that is not supported here.
     """
     channels, height, width = config["input_size"]
     if config.get("crop_mode") not in (None, "center", "squash"):
         raise ModelError(
-            f"the {origin} has crop_mode={config['crop_mode']!r}, which cannot be followed; say "
-            "what to do instead by preprocessing=Preprocessing(...), or by size, mean and std "
-            "together (--size, --mean, --std)"
+            f"the {origin} has crop_mode={config['crop_mode']!r}, which cannot be followed; pass "
+            "preprocessing=Preprocessing(...) instead, or size, mean and std together (--size, "
+            "--mean, --std)"
         )
     return Preprocessing(
         size=(height, width),
@@ -274,8 +275,8 @@ class StoredModel:
     def write(self, folder: Path, state: dict[str, Tensor]) -> None:
         """Write ``model.safetensors`` and ``model.json``, each renamed into place.
 
-        The second holds the digest of the first, so that weights that are changed later are not
-        taken for the trained ones.
+        ``model.json`` holds the digest of the weights, so that weights which were changed later
+        are not taken for the trained ones.
         """
         with replacing(folder / WEIGHTS) as partial:
             save_file(state, partial)
@@ -288,7 +289,7 @@ class StoredModel:
 
 
 def _from_anywhere(spec: str) -> str:
-    """``hf:FOLDER`` with the whole path of a local folder, which may be named from elsewhere."""
+    """``hf:FOLDER`` with an absolute path for a local folder, valid from any working directory."""
     kind, _, name = spec.partition(":")
     return f"hf:{Path(name).resolve()}" if kind == "hf" and Path(name).is_dir() else spec
 
@@ -300,12 +301,12 @@ def is_stored_model(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Described:
-    """A stored model and the file that says so.
+    """A stored model and the file that describes it.
 
     Attributes:
         file: ``model.json``.
         model: that it describes.
-        digest: sha256 of the ``model.safetensors`` beside it; ``None`` if it was not noted.
+        digest: sha256 of the ``model.safetensors`` beside it; ``None`` if it was not recorded.
     """
 
     file: Path
@@ -313,21 +314,21 @@ class Described:
     digest: str | None = None
 
     def digest_of(self, weights: str | os.PathLike[str]) -> str | None:
-        """What the sha256 of a file of weights has to be; ``None`` if nothing says so.
+        """The recorded sha256 of a file of weights; ``None`` if there is none.
 
-        Those of single epochs and rounds are not noted.
+        Digests of single epochs and rounds are not recorded.
         """
         is_own = Path(weights).resolve() == (self.file.parent / WEIGHTS).resolve()
         return self.digest if is_own else None
 
 
 def stored_model(folder: Path, *, trusted: Sequence[str]) -> Described:
-    """What :meth:`StoredModel.write` wrote.
+    """Read what :meth:`StoredModel.write` wrote.
 
     Args:
         folder: holds ``model.json``.
-        trusted: names and prefixes that may be built without asking; a file must not be able to
-            name code of its own.
+        trusted: names and prefixes that may be built without asking the user, since a file must
+            not be able to make us run its own code.
 
     Raises:
         ModelError: it is damaged, or names code outside of ``trusted``.
@@ -337,7 +338,7 @@ def stored_model(folder: Path, *, trusted: Sequence[str]) -> Described:
     if spec.partition(":")[0] not in trusted:
         code = spec if ":" in spec else "FILE.py:FACTORY"
         raise ModelError(
-            f"{described.file} names the code {spec!r}, which is not run without being asked for; "
+            f"{described.file} names the code {spec!r}, which is not run unless you ask for it; "
             f"if you trust it: --model {code} --weights {folder / WEIGHTS}"
         )
     return described
@@ -347,7 +348,7 @@ def load_stored(model: nn.Module, folder: Path) -> None:
     """Load the weights that :meth:`StoredModel.write` wrote, if they are still the same.
 
     Raises:
-        MissingDataError: they are not there.
+        MissingDataError: there is no file of weights.
         ModelError: they were changed since, do not fit ``model``, or the folder is damaged.
     """
     described = _description(folder / _FILE)
@@ -355,16 +356,16 @@ def load_stored(model: nn.Module, folder: Path) -> None:
 
 
 def described_weights(weights: str | os.PathLike[str]) -> Described | None:
-    """What ``model.json`` says about a file of weights, if one lies beside it.
+    """The description in ``model.json`` of a file of weights, if there is one beside it.
 
-    The weights of single epochs and rounds lie in a folder below that of their run.
+    The weights of single epochs and rounds are in a folder below that of their run.
 
     Raises:
         ModelError: it is damaged.
     """
     path = Path(weights)
     own = path.parent if path.name == WEIGHTS else None
-    # a link or a name without its folder says nothing of what is above
+    # resolved, since a link or a relative name does not show the folders above
     above = path.resolve().parent
     is_epoch = path.suffix in (".safetensors", ".ckpt")
     if re.fullmatch(r"checkpoints|round-\d+", above.name) and is_epoch:
@@ -386,7 +387,7 @@ def _is_ours(file: Path) -> bool:
 def description_of(
     model: str | nn.Module, weights: str | os.PathLike[str] | None
 ) -> StoredModel | None:
-    """What ``hardsight train`` wrote about a model: in its folder, or beside its weights.
+    """The description that ``hardsight train`` wrote: in a model's folder, or beside its weights.
 
     Raises:
         ModelError: it is damaged.
@@ -403,7 +404,7 @@ def check_agrees(
     options: Mapping[str, Any],
     num_classes: int | None,
 ) -> None:
-    """Raise if a user names another model than the one that weights were trained in.
+    """Raise if a user names another model than the weights belong to.
 
     Args:
         described: the weights' own description.

@@ -1,4 +1,4 @@
-"""A model by name: our own, from a package, a file, timm, torchvision or Hugging Face."""
+"""Load a model by name: our own, from a package, a file, timm, torchvision or Hugging Face."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ _FORMS = (
     f"the folder of a trained model, or one of {', '.join(MODELS)}"
 )
 _PACKAGES = ("timm", "torchvision", "hf")
-# how ``weights_origin`` begins if no weights were loaded
+# prefixes of ``weights_origin`` if no weights were loaded
 _RANDOM, _AS_MADE = "random initialisation", "as made by"
-# a model file may end in sys.exit(): let through, it would end the command, with success at 0
+# a model file may call sys.exit(), which would end our command, with 0 even as a success
 _FAILURES = (Exception, SystemExit)
 _log = logging.getLogger("hardsight")
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model ready to be run, and what is known about it.
+    """A model ready to be run, with what is known about it.
 
     Attributes:
         model: in eval mode.
-        spec: how it was named; the class of a module that was passed as it is.
-        preprocessing: what it wants done to images; ``None`` if nothing says so.
+        spec: its name as the user gave it; for a module that was passed as an object, its class.
+        preprocessing: how it wants images prepared; ``None`` if nothing says so.
         weights_digest: sha256 of the weights file; ``None`` if there was none.
         weights_origin: where the weights come from, in words for the metadata.
-        options: what its factory was given.
+        options: keywords that its factory was called with.
         network: its name in the folder of a trained model; empty if there is no folder.
-        class_names: what its outputs are called, if it tells.
+        class_names: names of its outputs, if it states them.
         processor: the image processor of transformers that ``preprocessing`` was read from, if it
             could be built.
-        tokenizer: of a model of texts of transformers.
+        tokenizer: that of a text model of transformers.
     """
 
     model: nn.Module
@@ -87,24 +87,24 @@ class LoadedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names, position = output; empty if the model does not tell them."""
+        """Names of the outputs, position = output; empty if the model does not state them."""
         return self.class_names.names
 
     @property
     def built_as(self) -> str:
-        """How to name the network itself, also if it came from the folder of a trained model."""
+        """The name of the network itself, also if it came from the folder of a trained model."""
         return self.network or self.spec
 
     @property
     def is_random(self) -> bool:
-        """Whether its weights are still those drawn at random."""
+        """Whether its weights are still the random initial ones."""
         return self.weights_origin == _RANDOM
 
 
 def is_as_made(origin: str) -> bool:
     """Whether a ``weights_origin`` says that no weights were loaded into a model.
 
-    A factory may have loaded some by itself, which cannot be seen from outside.
+    A factory may have loaded weights itself, which cannot be seen from outside.
 
     Example:
         >>> is_as_made("random initialisation"), is_as_made("model.safetensors")
@@ -126,9 +126,9 @@ def load_model(
 ) -> LoadedModel:
     """Build a model and load its weights; nothing in a weights file is ever run as code.
 
-    ``timm:NAME`` and ``torchvision:NAME`` download nothing by themselves: without ``weights`` they
-    are randomly initialised, and ``weights_origin`` says so. ``hf:NAME`` is a trained model, from
-    a local folder or the hub.
+    ``timm:NAME`` and ``torchvision:NAME`` download nothing unless asked to: without ``weights``
+    they are randomly initialised, and ``weights_origin`` says so. ``hf:NAME`` is a trained model,
+    from a local folder or the hub.
 
     Args:
         spec: a name of ours such as ``resnet18`` (see :data:`MODELS`), ``package.module:factory``,
@@ -137,17 +137,17 @@ def load_model(
             is a class or a function. Options may follow: ``amc13:width=0.5,channels=1``. Python
             code named here is run, so name only code you trust.
         weights: a safetensors or torch file of tensors. If ``hardsight train`` wrote it, its
-            ``model.json`` is read, too: options, preprocessing and class names are those of the
+            ``model.json`` is read as well: options, preprocessing and class names are those of the
             training. For timm and torchvision also ``"pretrained"``, the package's own weights,
             downloaded if they are not cached; for torchvision the name of a set of weights,
             such as ``"IMAGENET1K_V2"``.
-        num_classes: given to the factory if it takes it.
-        options: given to the factory, over those in ``spec``.
-        if_taken: the same, but only if the factory has such an option and nothing else sets it.
-        preprocessing: what to do to images, in place of what the model or its package states.
-        trust_remote_code: run Python files that an ``hf:`` model brings. They may do all that you
-            may do.
-        task: what an ``hf:`` model is for: to ``"classify"``, or to ``"predict"`` tokens.
+        num_classes: passed to the factory if it takes it.
+        options: passed to the factory, on top of those in ``spec``.
+        if_taken: like ``options``, but only if the factory has such an option and it is not set.
+        preprocessing: of images, instead of what the model or its package states.
+        trust_remote_code: run Python files that an ``hf:`` model brings. They can do anything that
+            you can do.
+        task: use of an ``hf:`` model: to ``"classify"``, or to ``"predict"`` tokens.
 
     Returns:
         the model in eval mode, with its preprocessing and class names if it or its package
@@ -190,7 +190,7 @@ def load_model(
 
 
 def _refuse_pickle(spec: str) -> None:
-    """Raise if a model is named by a file that runs code; such as those of scikit-learn."""
+    """Raise if a model is named by a file that runs code when loaded, such as a pickle."""
     if spec.lower().endswith((".pkl", ".pickle", ".joblib", ".skops")):
         raise ModelError(
             f"{spec} is not loaded: a pickled model runs code when it is loaded, so it can be "
@@ -202,7 +202,7 @@ def _refuse_pickle(spec: str) -> None:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a caller says about a model beside its name; see :func:`load_model`."""
+    """The arguments of :func:`load_model` besides the name."""
 
     options: dict[str, Any]
     if_taken: dict[str, Any]
@@ -213,12 +213,13 @@ class _Wanted:
 
 
 def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> LoadedModel:
-    """The model with the weights it is built with."""
+    """Build the model, with the weights that it is built with."""
     options, num_classes, how = wanted.options, wanted.num_classes, wanted.preprocessing
     if isinstance(spec, nn.Module):
         if options:
             raise ModelError(f"a {type(spec).__name__} is built already; leave its options out")
         return _as_stated(spec, type(spec).__name__, "as passed", {}, how)
+    # a path may contain colons, so a file's factory is behind the last
     kind, _, name = spec.rpartition(":") if ".py:" in spec else spec.partition(":")
     if spec in MODELS:
         kind, name = "hardsight.models", MODELS[spec].__name__
@@ -271,7 +272,7 @@ def _as_stated(
     options: dict[str, Any],
     preprocessing: Preprocessing | None,
 ) -> LoadedModel:
-    """A module with what it says about itself."""
+    """A module with what it states about itself."""
     how = preprocessing or own_preprocessing(model)
     return LoadedModel(model, spec, how, None, origin, options, class_names=own_classes(model))
 
@@ -319,7 +320,7 @@ def _from_folder(
         )
     spec, own = _split_options(stored.spec)
     how = wanted.preprocessing or stored.preprocessing
-    # a language model has got a head of as many classes as it was trained on
+    # training gave a language model a head with as many classes as the training data
     new = {"num_classes": len(stored.classes)} if spec.startswith("hf:") else {}
     built = _Wanted({**own, **stored.options}, new, None, how, wanted.trust_remote_code)
     loaded = _with_weights(
@@ -345,7 +346,7 @@ def _split_options(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def _package_weights(spec: str | nn.Module, weights: str | os.PathLike[str] | None) -> str | None:
-    """The name of weights that a package brings itself; ``None`` if a file is meant."""
+    """The name of a package's own weights; ``None`` if ``weights`` is a file."""
     if not isinstance(spec, str) or not isinstance(weights, str):
         return None
     if spec.startswith("torchvision:") and not Path(weights).exists():
@@ -356,10 +357,10 @@ def _package_weights(spec: str | nn.Module, weights: str | os.PathLike[str] | No
 def _from_factory(
     place: str, name: str, *, options: Mapping[str, Any], if_taken: Mapping[str, Any]
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """What the factory ``name`` in a module or ``.py`` file returns, and what it was given.
+    """Call the factory ``name`` of a module or ``.py`` file; returns its result and its keywords.
 
-    The file's folder (for a module: the working directory) can be imported from while the file is
-    imported and the factory runs, and not afterwards.
+    The file's folder (for a module: the working directory) is importable only while the file is
+    imported and the factory runs.
 
     Raises:
         MissingDataError: there is no such file.
@@ -394,10 +395,10 @@ def _imported_module(place: str) -> ModuleType:
 
 
 class _AsWritten(importlib.machinery.SourceFileLoader):
-    """Compiles a file as it is now.
+    """Compiles a file from its current content.
 
-    Python knows its compiled files by the second and the length of their source, so a layer that
-    is swapped for one with a name as long could be the old one still.
+    Python checks its cached bytecode by the time in seconds and the length of the source, so it
+    would miss a layer that was just replaced by another with an equally long name.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -409,7 +410,7 @@ class _AsWritten(importlib.machinery.SourceFileLoader):
 def _imported_file(file: Path) -> ModuleType:
     if not file.is_file():
         raise MissingDataError(f"no Python file at {file}; expected path/to/file.py:factory")
-    # a name of its own per path, so that two files called model.py do not meet
+    # a module name per path, so that two files called model.py do not collide
     digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
     name = f"hardsight_user_{digest}_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file, loader=_AsWritten(name, str(file)))
@@ -452,10 +453,10 @@ def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
 def _keywords(
     factory: Callable[..., Any], spec: str, options: Mapping[str, Any], if_taken: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a factory is called with: all options, and of ``if_taken`` what it has a parameter for.
+    """Keywords for a factory: all options, and those of ``if_taken`` that it has a parameter for.
 
     Raises:
-        ModelError: it does not take an option; the message has the nearest one it takes.
+        ModelError: it does not take an option; the message suggests the nearest that it takes.
     """
     try:
         parameters = inspect.signature(factory).parameters
@@ -471,12 +472,13 @@ def _keywords(
 
 @contextmanager
 def _importable(folder: Path, *, forget: bool) -> Iterator[None]:
-    """Let modules of ``folder`` be imported for a while.
+    """Make modules of ``folder`` importable inside the block.
 
     Args:
         folder: on the path inside the block only, unless it was there before.
-        forget: drop modules that came from ``folder`` afterwards. They stay alive through whoever
-            imported them, but another folder's ``utils`` will not be mistaken for this one's.
+        forget: whether to drop modules of ``folder`` from ``sys.modules`` afterwards, so that
+            another folder's ``utils`` is not taken for this one's. Code that imported them keeps
+            them alive.
     """
     if str(folder) in sys.path:
         yield

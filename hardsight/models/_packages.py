@@ -1,4 +1,4 @@
-"""Models that timm, torchvision and transformers build by name."""
+"""Build models of timm, torchvision and transformers by name."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _PICTURES, _TEXTS = "AutoModelForImageClassification", "AutoModelForSequenceClas
 _CAUSAL, _PAIRS = "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
 _MODEL_CODE = ("AutoConfig", _PICTURES, _TEXTS, _CAUSAL, _PAIRS)
 _PROCESSOR_CODE = ("AutoImageProcessor", "AutoFeatureExtractor")
-# what versions of transformers say about a repository without one
+# parts of transformers' error messages, in different versions, about a missing processor
 _NO_PROCESSOR = ("Can't load image processor", "does not appear to have a file named")
-# Needs torchvision to be built, and does no more than what its settings say.
+# This class can only be built with torchvision, but its settings describe it completely.
 _DINOV3 = {
     "do_resize": True, "size": {"height": 224, "width": 224}, "resample": 2,
     "do_rescale": True, "rescale_factor": 1 / 255,
@@ -43,14 +43,14 @@ _KNOWN_WITHOUT_BUILDING = {"DINOv3ViTImageProcessor": _DINOV3}
 
 @dataclass(frozen=True, eq=False)
 class NamedModel:
-    """A model and what its package says about it.
+    """A model and what its package states about it.
 
     Attributes:
         model: as built.
-        preprocessing: what it wants done to images; ``None`` if nothing says so.
+        preprocessing: how it wants images prepared; ``None`` if nothing says so.
         classes: names of its outputs, if its weights are the package's own.
         processor: the image processor of transformers, if it could be built.
-        tokenizer: of a model of texts.
+        tokenizer: of a text model.
     """
 
     model: nn.Module
@@ -86,7 +86,7 @@ def timm_model(
 
 
 def _timm_classes(timm: Any, model: nn.Module, name: str) -> ClassNames:
-    """Names that the weights carry, else those of the ImageNet they were trained on."""
+    """Names stored with the weights, else those of the ImageNet that they were trained on."""
     own = own_classes(model, f"timm:{name}")
     return own if own.names else imagenet_of_timm(timm, model)
 
@@ -152,7 +152,7 @@ def stored_tokenizer(name: str, *, trust_remote_code: bool = False) -> Any:
     """A tokenizer of transformers by its folder or name; ``None`` if there is none.
 
     Raises:
-        ModelError: it brings code that is not trusted, or cannot be read.
+        ModelError: it needs code that is not trusted, or cannot be read.
     """
     transformers = require("transformers", extra="models", feature="text")
     folder = Path(name).expanduser()
@@ -210,10 +210,10 @@ def _built(spec: str, build: Callable[[], Any]) -> Any:
 
 
 class HuggingFaceModel:
-    """A model by its name or folder, and what lies beside it.
+    """A model by its name or folder, with its tokenizer and image processor.
 
     Args:
-        name: on the hub, or a folder that ``save_pretrained`` wrote.
+        name: on the hub, or a folder from ``save_pretrained``.
         trust_remote_code: run Python files that come with the model.
 
     Raises:
@@ -232,8 +232,8 @@ class HuggingFaceModel:
         """The model with its stored weights.
 
         Args:
-            num_classes: that it must have; of a language model, that its new head gets.
-            if_new: of a new head, if that is all that is known.
+            num_classes: that it must have; a language model gets a new head with as many.
+            if_new: number of classes for a new head, if ``num_classes`` is not set.
 
         Raises:
             ModelError: it cannot be built, or has another number of classes.
@@ -241,8 +241,8 @@ class HuggingFaceModel:
         auto = getattr(self._transformers, _TEXTS if self.takes_texts else _PICTURES)
         given, wanted = dict[str, int](), num_classes or if_new
         if self.takes_texts and wanted is not None and not self._has_classes:
-            given["num_labels"] = wanted  # a language model gets a head, which is yet to learn
-        # said even if it is False: unset, transformers asks on standard input
+            given["num_labels"] = wanted  # a language model gets a new, untrained head
+        # passed even if False: if it is not set, transformers asks on standard input
         model: nn.Module = auto.from_pretrained(self.name, trust_remote_code=self._trusts, **given)
         labels: int = model.config.num_labels  # type: ignore[union-attr,assignment]
         if num_classes is not None and num_classes != labels:
@@ -276,7 +276,7 @@ class HuggingFaceModel:
 
     @property
     def takes_texts(self) -> bool:
-        """Whether it is a model of texts: by what it was saved as, else by what it can become."""
+        """Whether it is a text model: by the class it was saved as, else by those it can be."""
         saved = str((self._settings.get("architectures") or [""])[0])
         if saved.endswith(("ForSequenceClassification", "ForImageClassification")):
             return saved.endswith("ForSequenceClassification")
@@ -299,10 +299,10 @@ class HuggingFaceModel:
         return stored_tokenizer(self.name, trust_remote_code=self._trusts)
 
     def preprocessing(self, model: nn.Module) -> tuple[Preprocessing | None, Any]:
-        """What the image processor beside the model does, and the processor if it can be built.
+        """The preprocessing of the model's image processor, and the processor if it can be built.
 
         Raises:
-            ModelError: it cannot be read, or does something that we cannot follow.
+            ModelError: it cannot be read, or does something that is not supported here.
         """
         config: Any = model.config
         timm_settings = getattr(config, "pretrained_cfg", None)
@@ -323,9 +323,9 @@ class HuggingFaceModel:
         else:
             raise ModelError(
                 f"the {origin} is a {kind or 'processor of unknown class'}, which cannot be built "
-                f"here ({why_not}), so that what it does is not known; install what it needs, or "
-                "say what to do by preprocessing=Preprocessing(...), or by size, mean and std "
-                "together (--size, --mean, --std)"
+                f"here ({why_not}), so its preprocessing is not known; install what it needs, or "
+                "pass preprocessing=Preprocessing(...), or size, mean and std together (--size, "
+                "--mean, --std)"
             )
         channels = getattr(config, "num_channels", 3)
         return from_hugging_face(settings, kind=kind, channels=channels, origin=origin), processor
@@ -333,7 +333,7 @@ class HuggingFaceModel:
     def _model_settings(self) -> Mapping[str, Any]:
         try:
             settings, _ = self._transformers.PretrainedConfig.get_config_dict(self.name)
-        except (OSError, ValueError):  # building it will say what is wrong
+        except (OSError, ValueError):  # building the model will raise a better error
             return {}
         return dict(settings)
 
@@ -356,7 +356,7 @@ class HuggingFaceModel:
         return stored
 
     def _has_no_processor(self, said: str) -> bool:
-        """Whether there is no file at all, rather than one that cannot be read."""
+        """Whether there is no file at all, rather than an unreadable file."""
         own, joint = (
             Path(self.name) / f"{kind}_config.json" for kind in ("preprocessor", "processor")
         )
@@ -374,22 +374,22 @@ class HuggingFaceModel:
             raise ModelError(
                 f"hf:{self.name} brings Python code of its own ({', '.join(code)}), which is not "
                 "run; if you trust those who wrote it, pass trust_remote_code=True "
-                "(--trust-remote-code), which runs its files with all that you may do"
+                "(--trust-remote-code), which lets its files do anything that you can do"
             )
 
     def _kind(self, stored: Mapping[str, Any], model_type: str) -> str:
-        """The class of a processor without its backend; empty if nothing tells."""
+        """The class name of a processor without its backend; empty if it is unknown."""
         name = str(stored.get("image_processor_type") or stored.get("feature_extractor_type") or "")
-        if not name:  # as transformers itself goes on: by the kind of the model
+        if not name:  # as transformers itself does: by the type of the model
             auto = self._transformers.models.auto.image_processing_auto
             name = _first_name(auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(model_type))
         name = name.replace("FeatureExtractor", "ImageProcessor")
         kind = name.removesuffix("Fast").removesuffix("Pil")
-        # a file must not be able to name something else of transformers
+        # a file must not be able to name any other attribute of transformers
         return kind if kind.isidentifier() and kind.endswith("ImageProcessor") else ""
 
     def _processor(self, kind: str, stored: Mapping[str, Any]) -> tuple[Any, str]:
-        """The processor, or why there is none."""
+        """The processor, or why it cannot be built."""
         if self._trusts and stored.get("auto_map"):
             auto = self._transformers.AutoImageProcessor
             return auto.from_pretrained(self.name, trust_remote_code=True), ""
@@ -397,11 +397,11 @@ class HuggingFaceModel:
         for name in (f"{kind}Pil", kind, f"{kind}Fast") if kind else ():
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # about keys that the class passes over
+                    warnings.simplefilter("ignore")  # about keys that the class ignores
                     return getattr(self._transformers, name).from_dict(dict(stored)), ""
             except AttributeError:  # no such class in this version
                 continue
-            except Exception as err:  # what a class asks for differs
+            except Exception as err:  # each class has its own requirements and errors
                 why = f"{type(err).__name__}: {_first_line(err)}"
         return None, why
 
@@ -415,7 +415,7 @@ def _first_name(known: Any) -> str:
 
 
 def _settings(processor: Any) -> dict[str, Any]:
-    """The settings that a processor's class knows, with the values they have; others do nothing."""
+    """The settings that a processor's class knows, with their values; others have no effect."""
     every: dict[str, Any] = processor.to_dict()
     known = set(_declared(type(processor)))
     return {key: value for key, value in every.items() if key in known}
@@ -432,7 +432,7 @@ def _declared(kind: type) -> Iterator[str]:
 
 
 def _given(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored settings as a processor would hold them: sizes as mappings, nothing that is unset."""
+    """Stored settings in the form of a processor: sizes as mappings, without unset values."""
     kept = {key: value for key, value in stored.items() if value is not None}
     for key in ("size", "crop_size"):
         if isinstance(kept.get(key), int):

@@ -24,7 +24,7 @@ class CNN10(Classifier):
         seed: of the initial weights; the global random state is neither used nor changed.
 
     Raises:
-        OptionError: ``image_size`` is smaller than 16, which four poolings reduce to nothing.
+        OptionError: ``image_size`` is smaller than 16, so nothing is left after four poolings.
 
     Example:
         >>> import torch
@@ -218,12 +218,12 @@ def _plane(channels: int, embedding_width: int, noise_std: float, dropout: float
 
 
 class SphereConv2d(nn.Conv2d):
-    r"""A convolution of directions: the cosine between a filter and what it looks at.
+    r"""A convolution of directions: the cosine between a filter and each patch.
 
     .. math:: f(w, x) = \cos\angle(w, x)
 
-    in place of :math:`w^T x`. How bright a patch is and how long a filter is do not matter. A patch
-    of zeros has no direction and gives 0.
+    in place of :math:`w^T x`. The brightness of a patch and the length of a filter do not matter. A
+    patch of zeros has no direction and gives 0.
 
     Example:
         >>> import torch
@@ -241,17 +241,17 @@ class SphereConv2d(nn.Conv2d):
         filters = nn.functional.normalize(self.weight.flatten(1), dim=1).view_as(self.weight)
         ones = torch.ones_like(self.weight[:1])
         squares = self._conv_forward(input * input, ones, None)
-        # the square root has no slope at 0, where a black patch lies
+        # clamped, since the square root has an infinite slope at 0, the value of a black patch
         lengths = squares.clamp_min(torch.finfo(squares.dtype).eps).sqrt()
         cosines: Tensor = self._conv_forward(input, filters, None) / lengths
         return cosines
 
 
 def _decoupled(body: nn.Sequential) -> nn.Sequential:
-    """A stack of layers with the directions of its convolutions alone; weights stay as drawn."""
+    """The stack of layers with :class:`SphereConv2d` as convolutions, with the same weights."""
     for name, layer in body.named_children():
         if isinstance(layer, nn.Conv2d):
-            # no weights are drawn, so that all other layers start as in the plain network
+            # without drawing weights, so that all other layers start as in the plain network
             same = nn.utils.skip_init(
                 SphereConv2d, layer.in_channels, layer.out_channels, layer.kernel_size[0],
                 padding=layer.padding[0], bias=False,

@@ -1,4 +1,4 @@
-"""Image processors of transformers: their settings as :class:`Preprocessing`, or a refusal."""
+"""Translate the settings of transformers' image processors to :class:`Preprocessing`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ = {
     "do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
     "do_normalize", "image_mean", "image_std", "do_convert_rgb", "default_to_square",
 }  # fmt: skip
-# names, forms of inputs and outputs, and what is done to maps of labels only
+# keys that do not change images: names, formats of inputs and outputs, and options for label maps
 _WITHOUT_EFFECT = {
     "image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "_auto_class",
     "_processor_class", "_valid_processor_keys", "_valid_kwargs_names", "name_or_path",
@@ -29,12 +29,12 @@ _WITHOUT_EFFECT = {
 
 @dataclass(frozen=True)
 class _Geometry:
-    """Where pixels go: what an image is resized to, and the centre that is cut out of that.
+    """How an image is resized and cropped.
 
     Attributes:
         size: of the input; ``None`` if it depends on the image.
         resize: the short side, or height and width; ``None`` for no change.
-        first: share of the short side of a square that is cut out before, instead of after.
+        first: share of the short side of a square that is cropped before resizing, not after.
     """
 
     size: tuple[int, int] | None = None
@@ -42,7 +42,7 @@ class _Geometry:
     first: float | None = None
 
     def fields(self) -> dict[str, Any]:
-        """The same as fields of :class:`Preprocessing`, by shares if they say it all."""
+        """The fields of :class:`Preprocessing`, by shares of the size if they are exact."""
         if self.first is not None:
             return {"size": self.size, "crop": self.first, "crop_first": True}
         if self.size is None or self.resize is None:
@@ -63,18 +63,18 @@ class _RefusedError(Exception):
 def from_hugging_face(
     settings: Mapping[str, Any], *, kind: str, channels: int, origin: str
 ) -> Preprocessing:
-    """Preprocessing from all settings of an image processor, those with default values included.
+    """Preprocessing from all settings of an image processor, including default values.
 
     Args:
         settings: of the processor; see :func:`processor_settings`.
-        kind: its class without ``Fast`` or ``Pil``: the same key has other meanings in others.
+        kind: its class without ``Fast`` or ``Pil``; keys mean different things in each class.
         channels: of the model's input.
         origin: in words for the metadata.
 
     Raises:
-        ModelError: a setting that we cannot follow; all of them are named.
+        ModelError: settings that are not supported here; the message names all of them.
     """
-    # a normalisation of MobileViT is stored and then not done
+    # MobileViT's processor stores a normalisation but does not apply it
     values = {**settings, "do_normalize": False} if kind == "MobileViTImageProcessor" else settings
     own = _OWN_KEYS.get(kind, ())
     refused = [
@@ -91,8 +91,8 @@ def from_hugging_face(
     if refused:
         raise ModelError(
             f"the {origin} is a {kind} with settings that cannot be followed: "
-            f"{', '.join(refused)}; say what to do instead by preprocessing=Preprocessing(...), or "
-            "by size, mean and std together (--size, --mean, --std)"
+            f"{', '.join(refused)}; pass preprocessing=Preprocessing(...) instead, or size, mean "
+            "and std together (--size, --mean, --std)"
         )
     return Preprocessing(
         mean=mean,
@@ -111,7 +111,7 @@ def _matters(key: str, value: Any) -> bool:
     """Whether a key that we do not read would change an image."""
     if key == "data_format":
         return str(getattr(value, "value", value)) != "channels_first"
-    if key == "pad_size":  # says nothing unless do_pad is set, which is then refused
+    if key == "pad_size":  # has no effect unless do_pad is set, which is refused anyway
         return False
     return value is not None and value is not False
 
@@ -148,7 +148,7 @@ def _poolformer(settings: Mapping[str, Any]) -> _Geometry:
     crop = _crop(settings)
     sides = resize if isinstance(resize, tuple) else (resize, resize)
     height, width = (int(side / share) for side in sides)
-    if sides[0] == sides[1]:  # of a square size, too, the short side alone is meant
+    if sides[0] == sides[1]:  # for a square size this class also resizes by the short side
         return _Geometry(crop, height)
     return _Geometry(crop or (height, width), (height, width))
 
@@ -186,7 +186,7 @@ _OWN_KEYS = {
 
 
 def _resize(settings: Mapping[str, Any]) -> int | tuple[int, int] | None:
-    """The short side, or height and width, that an image is brought to."""
+    """The short side, or height and width, that an image is resized to."""
     if not settings.get("do_resize"):
         return None
     sides = _stated(settings.get("size"))
@@ -218,7 +218,7 @@ def _size(settings: Mapping[str, Any]) -> str:
 def _normalisation(
     settings: Mapping[str, Any],
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation on the pixel scale [0, 1] that do all the processor does to values.
+    """Mean and deviation on the pixel scale [0, 1] that have the effect of all value settings.
 
     From a pixel p it computes (255 factor p - offset - mean) / std, and EfficientNet divides by
     std once more.
@@ -241,7 +241,7 @@ def _normalisation(
 
 
 def _values(settings: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    """One number for all channels, or one for each; needed only if it is used."""
+    """A number for all channels, or one per channel; only required if it is used."""
     value: Any = settings.get(key)
     wanted = settings.get("do_normalize") or (settings.get("include_top") and key == "image_std")
     if value is None and not wanted:

@@ -1,4 +1,4 @@
-"""The networks of our own, by the names that recipes use."""
+"""Our own networks, by the names that recipes use."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Networks of the literature in the form for small images, and one that comes trained."""
+"""Well-known networks in their form for small images, and a pretrained network."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _vgg_body(channels: int) -> nn.Sequential:
             layers += conv_block(width, outputs)
             width = outputs
         layers.append(nn.MaxPool2d(2))
-    # the last one takes what is left: 2x2 at 32x32, a single pixel at 28x28
+    # the last pooling takes what is left: 2x2 at 32x32, a single pixel at 28x28
     layers[-1] = nn.AdaptiveMaxPool2d(1)
     return nn.Sequential(*layers, nn.Flatten())
 
@@ -318,7 +318,7 @@ class EfficientNetSmall(Classifier):
 
 
 class _SqueezeExcite(nn.Module):
-    """Scales channels by what their means say."""
+    """Squeeze-and-excitation: scales channels by a function of their means."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()

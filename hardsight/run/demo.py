@@ -1,4 +1,4 @@
-"""The whole story on embedded data: train, track, score, report, in about a minute."""
+"""Train, track, score and report on embedded data, in about a minute."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _MODEL = "small_cnn"
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo made.
+    """The results of the demo.
 
     Attributes:
         folder: holds ``model.safetensors``, the data files, and both runs.
-        train: table of the training part, planted label errors included.
-        heldout: table of the part the model never saw.
+        train: table of the training part, including the planted label errors.
+        heldout: table of the part that the model never saw.
         planted: source positions of the planted label errors.
     """
 
@@ -51,7 +51,7 @@ class DemoResult:
     planted: NDArray[np.int64]
 
     def found(self, by: str) -> int:
-        """Planted errors among as many hardest training examples, by one score."""
+        """How many planted errors are among equally many hardest training examples, by a score."""
         suspects = self.train.hardest(len(self.planted), by)["index"].to_numpy()
         return int(np.isin(suspects, self.planted).sum())
 
@@ -86,7 +86,7 @@ def run_demo(
         with replacing(weights) as partial:
             save_file(model.state_dict(), partial)
         options: dict[str, Any] = {
-            "mean": (0.0,), "std": (1.0,),  # as it was trained: pixels in 0 to 1, not normalised
+            "mean": (0.0,), "std": (1.0,),  # as in training: pixels from 0 to 1, not normalised
             "device": "cpu", "seed": seed, "show_progress": show,
             "weights": weights,  # named, so that the review app can build the model again
         }  # fmt: skip
@@ -100,7 +100,7 @@ def run_demo(
 
 
 def _with_dynamics(run: RunFolder, table: ScoreTable, file: Path, show: bool | None) -> ScoreTable:
-    """The table with its dynamics in the run, and pictures of what a report then shows."""
+    """Add the dynamics to the table of a run, and thumbnails of the rows that a report shows."""
     run.write_side_file(THUMBNAILS, pictures(_examples(file), table, most=600, show=show))
     return run.replace_table(table)
 
@@ -108,7 +108,7 @@ def _with_dynamics(run: RunFolder, table: ScoreTable, file: Path, show: bool | N
 def _write_data(
     folder: Path, part: str, seed: int, *, errors: float
 ) -> tuple[Path, NDArray[np.int64]]:
-    """One part of the digits as a file, with planted label errors and their positions."""
+    """Write a part of the digits to a file, with planted label errors; returns their positions."""
     source = _examples("builtin:digits", split="test" if part == "heldout" else "train")
     examples = [source[index] for index in range(len(source))]
     labels = np.array([example.label for example in examples])
@@ -123,7 +123,7 @@ def _write_data(
 def _trained(
     file: Path, histories: Path, *, epochs: int, seed: int, show: bool | None
 ) -> tuple[nn.Module, HardnessTracker]:
-    """A small CNN, trained by plain steps: the demo needs nothing but the core installation."""
+    """Train a small CNN in a plain loop, since the demo must run on the core installation."""
     data = list(batches(_examples(file), Preprocessing(), batch_size=64))
     inputs = torch.cat([batch.inputs for batch in data])
     labels = torch.cat([batch.labels for batch in data])

@@ -1,4 +1,4 @@
-"""What is installed here, what is missing, and how to get it."""
+"""List what is installed, what is missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _DISTRIBUTIONS = {"PIL": "pillow", "torch_geometric": "torch-geometric"}  # if o
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's table.
+    """A line of the doctor's table.
 
     Attributes:
-        part: what was looked for.
-        found: version, device, or what went wrong.
+        part: what was checked.
+        found: version, device, or error.
         ok: whether it can be used.
         purpose: what it is for.
         step: what to do if it cannot.
@@ -52,7 +52,7 @@ class Finding:
 
 
 def findings() -> list[Finding]:
-    """Everything worth knowing about this installation, core first."""
+    """All findings about this installation, core parts first."""
     system = f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
     rows = [Finding("hardsight", f"{hardsight.__version__} ({system})", True, "", "")]
     for extra, parts in _PARTS:
@@ -64,8 +64,8 @@ def _part(module: str, purpose: str, extra: str) -> Finding:
     distribution = _DISTRIBUTIONS.get(module, module)
     step = f"pip install 'hardsight[{extra}]'" if extra else f"pip install {distribution}"
     try:
-        # what a package says of its own age is not for this list, and an error in the middle of an
-        # import, which a filter makes of it, would leave half of the package behind
+        # packages may warn of deprecations at import. If a filter turned such a warning into an
+        # error, the package would stay half imported
         with warnings.catch_warnings(action="ignore"):
             importlib.import_module(module)
         return Finding(distribution, version(distribution), True, purpose, "")
@@ -75,7 +75,7 @@ def _part(module: str, purpose: str, extra: str) -> Finding:
         if err.name == module:
             return Finding(distribution, "not installed", False, purpose, step)
         return Finding(distribution, f"broken: {err}", False, purpose, f"reinstall: {step}")
-    except Exception as err:  # a broken binary may raise anything at import
+    except Exception as err:  # a broken binary may raise anything on import
         return Finding(distribution, f"broken: {err}", False, purpose, f"reinstall: {step}")
 
 

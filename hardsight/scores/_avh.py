@@ -1,4 +1,4 @@
-"""The scores of Angular Visual Hardness: the angles of an embedding to the classes, its length."""
+"""The scores of Angular Visual Hardness, from the angles and the length of an embedding."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def angular_margin(
 
 def _hardness(angles: AngleSummary) -> Tensor:
     total = angles.total
-    # all angles 0: the example says nothing of its class, and each class gets the same share
+    # if all angles are 0, the example shows no class, and each class gets the same share
     silent = total == 0
     return (angles.target / (total + silent)).masked_fill_(silent, 1 / angles.num_classes)
 
@@ -150,8 +150,8 @@ def angular_visual_hardness(
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: rows of the classifier head, ``[C, D]``; the bias is ignored.
         impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU, no gradient), or ``"auto"``.
-        process_group: ranks that the classes are split over, each with rows and a part of
-            ``class_weights`` of its own; labels count the classes of all. No gradient then.
+        process_group: ranks that the classes are split over, each with its own rows and its own
+            part of ``class_weights``; labels count the classes of all ranks. No gradient then.
 
     Returns:
         ``[N]`` in ``[0, 1]``; larger is harder. Gradient finite, also at angle 0.
@@ -179,11 +179,11 @@ def angular_visual_hardness(
 def _sharded_hardness(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, impl: str, group: Group
 ) -> Tensor:
-    """Rows of all ranks against the classes of this one; sums over ranks make the shares."""
+    """Compare the rows of all ranks with the classes of this rank, and sum over ranks."""
     check_rows(embeddings=embeddings, labels=labels)
     spread = spread_of(embeddings, class_weights, group)
     everyone, own = spread.gathered(embeddings), spread.gathered(labels.long())
-    # labels of all ranks, each checked on each of them, so that all raise together
+    # every rank checks the labels of all ranks, so that all raise together
     check_labels(own, spread.num_classes)
     here, place = spread.places(own)
     # a rank without classes adds 0 to both sums
@@ -191,7 +191,7 @@ def _sharded_hardness(
     if len(class_weights):
         angles = angle_summary(everyone, place, class_weights, impl=impl)
         sums = torch.stack([angles.target.masked_fill(~here, 0.0), angles.total])
-    # the rows of this rank, after all ranks have added theirs
+    # sums over all ranks, of which only the rows of this rank are needed
     target, total = spread.stacked(sums).sum(dim=0)[:, spread.rows]
     return _hardness(AngleSummary(target, total - target, total, spread.num_classes))
 
@@ -292,13 +292,13 @@ class ClassRanges:
         self._low = self._high = torch.empty(0)
 
     def add(self, norms: Tensor, labels: Tensor) -> None:
-        """Take account of some rows."""
+        """Add some rows to the ranges."""
         classes, group = torch.unique(labels, return_inverse=True)
         low, high = _ranges(norms, group, len(classes))
         if self._classes is None:
             self._classes, self._low, self._high = classes, low, high
             return
-        # a class that turns up late makes everything move once
+        # a new class needs more room, and a copy of all ranges
         if not torch.isin(classes, self._classes).all():  # rare after the first blocks
             self._make_room(classes)
         at = torch.searchsorted(self._classes, classes)
@@ -316,14 +316,15 @@ class ClassRanges:
         self._low[at], self._high[at] = low, high
 
     def values(self, norms: Tensor, labels: Tensor) -> Tensor:
-        """Some rows on the scale of their class."""
+        """Norms of some rows, scaled to the range of their class."""
         assert self._classes is not None
         at = torch.searchsorted(self._classes, labels)
         return _scaled(norms, self._low[at], self._high[at])
 
 
 def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
-    # `unique` would do, but how many it finds is data, which torch.compile below 2.7 cannot follow
+    # not `unique`: the size of its result depends on data, which torch.compile before 2.7 cannot
+    # trace
     ascending, order = labels.sort()
     number = (ascending.diff(prepend=ascending[:1]) != 0).cumsum(0)  # of the class, from 0
     group = torch.empty_like(number).scatter(0, order, number)
@@ -344,7 +345,7 @@ def _scaled(norms: Tensor, low: Tensor, high: Tensor) -> Tensor:
     width = high - low
     flat = width <= 0  # one value per class: nothing to compare with
     scaled = (norms - low) / torch.where(flat, 1.0, width)
-    # a class with one length has no scale; the middle says neither short nor long
+    # a class with a single length has no range; 0.5 is neither short nor long
     return torch.where(torch.isfinite(norms), torch.where(flat, 0.5, scaled), math.nan)
 
 

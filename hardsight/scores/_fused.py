@@ -1,4 +1,4 @@
-"""The summaries of a head by its fused kernels, instead of tile by tile."""
+"""Compute the summaries of a head with the fused kernels, instead of tile by tile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fused_summaries(
     *,
     parts: tuple[str, ...],
 ) -> Summaries:
-    """What :class:`TiledHead` computes, by one kernel over all classes."""
+    """Compute the summaries of :class:`TiledHead` with a single kernel over all classes."""
     wants_logits = not {"predictions", "logits", "targets"}.isdisjoint(parts)
     x, w = fused_inputs(embeddings, class_weights)
     statistics = head_statistics(x, labels, w, bias, logits=wants_logits)

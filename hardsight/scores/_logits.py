@@ -14,7 +14,7 @@ from hardsight.scores._tiles import LogitSummary, TargetSummary
 
 
 def _confidence(targets: TargetSummary) -> Tensor:
-    # by the log, which the summary has exact even if the probability rounds to 1
+    # from the log-probability, which is exact even if the probability rounds to 1
     return targets.log_prob.exp()
 
 
@@ -104,7 +104,7 @@ def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _el2n(targets: TargetSummary) -> Tensor:
-    # the labelled class errs by 1 - p_y, which is what all others have together
+    # the error of the labelled class, 1 - p_y, is the sum of all other probabilities
     return safe_root_(targets.others_prob.square() + targets.others_square)
 
 

@@ -1,9 +1,9 @@
-"""One pass over a head's outputs, from which every score follows.
+"""Summarise a head's outputs in one pass; all scores are computed from the summaries.
 
-Scores of one example are functions of a few numbers: the angle to its class, the sum of its
-angles, the log-sum-exp of its logits, and so on. The passes here compute those numbers in tiles
-of some examples by some classes, so that no N by C matrix is ever held, and merge them over the
-classes. The result depends on the tile size by rounding only.
+The scores of an example are functions of a few numbers: the angle to its class, the sum of its
+angles, the log-sum-exp of its logits, and so on. The passes here compute these numbers in tiles of
+some examples by some classes, so that no N by C matrix is in memory, and merge them over the
+classes. The result depends on the tile size only by rounding.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from hardsight.scores._tiles import (
 
 IMPLS = ("auto", "torch", "triton")
 PARTS = ("norms", "angles", "predictions", "logits", "targets")
-# 8,192 columns of 256 rows: a tile is long enough for a fast product, and stays in the cache
+# with 8,192 columns and 256 rows, a tile is large enough for a fast product and fits the cache
 CLASSES_AT_ONCE = 8192
 _LOGIT_PARTS = {"predictions", "logits", "targets"}
 _TILE_ENTRIES = 1 << 21  # 8 MiB of float32: two such tiles stay in the last cache of a CPU
@@ -62,7 +62,7 @@ _Decision = tuple[PredictionSummary | None, LogitSummary | None, TargetSummary |
 
 
 def _is_autocast(embeddings: Tensor) -> bool:
-    """Whether they are in the dtype that products have here, under autocast."""
+    """Whether autocast is on here, and embeddings have its dtype."""
     return autocast_dtype(embeddings) == embeddings.dtype
 
 
@@ -79,14 +79,14 @@ def angle_summary(
 def logit_summary(logits: Tensor) -> LogitSummary:
     """Reduce logits ``[N, C]`` over classes."""
     check_matrix(logits=logits)
-    # -1 is in no column, so no class is set apart
+    # label -1 is in no column, so no class is treated as the label
     no_labels = torch.full((len(logits),), -1, device=logits.device)
     columns = own_columns(no_labels, 0, logits.shape[1])
     return logit_tile(widen(logits), columns, first_class=0)[0]
 
 
 def target_summary(logits: Tensor, labels: Tensor) -> TargetSummary:
-    """Reduce logits ``[N, C]`` over classes, own class and others apart."""
+    """Reduce logits ``[N, C]`` over classes, with the own class separate from the others."""
     return logit_summaries(logits, labels)[1]
 
 
@@ -151,7 +151,7 @@ class TiledHead:
         if len(class_weights) == 0:
             raise ShapeError("expected at least one class, got class_weights with no rows")
         self.class_weights, self.parts, self.classes_at_once = class_weights, parts, classes_at_once
-        # few classes: more rows at once instead, for the same size of a tile
+        # with few classes, take more rows at once, so that tiles keep their size
         width = min(len(class_weights), classes_at_once)
         self.rows_at_once = rows_at_once or max(1, _TILE_ENTRIES // width)
         self.impl, self.bias = impl, bias
@@ -161,8 +161,9 @@ class TiledHead:
 
     @property
     def _normalized(self) -> tuple[Tensor, Tensor]:
-        """Unit class weights and their norms; the fused kernels do without."""
-        if self._units is None:  # a cached_property has a lock in Python 3.11: not for compilers
+        """Unit class weights and their norms, computed on first use; fused kernels need neither."""
+        # not a cached_property, whose lock in Python 3.11 cannot be traced by torch.compile
+        if self._units is None:
             self._units = units_and_norms(self.class_weights)
         return self._units
 
@@ -171,7 +172,7 @@ class TiledHead:
         check_width(embeddings, self.class_weights)
         check_rows(embeddings=embeddings, labels=labels)
         check_labels(labels, len(self.class_weights))
-        # a linear layer under autocast would round its weights to this dtype; angles are of those
+        # under autocast, a linear layer rounds its weights to this dtype: use the same weights
         if embeddings.dtype != self.class_weights.dtype and _is_autocast(embeddings):
             return self._rounded(embeddings).summaries(embeddings, labels)
         if self._is_fused(embeddings):
@@ -179,7 +180,7 @@ class TiledHead:
                 embeddings, labels, self.class_weights, self.bias, parts=self.parts
             )
         step = self.rows_at_once
-        # an empty batch is one empty part, which keeps the shapes and dtypes
+        # an empty batch is one empty part, so that the result has the right shapes and dtypes
         parts = [slice(first, first + step) for first in range(0, max(1, len(labels)), step)]
         merged: Summaries = _concatenate(
             [self._rows(embeddings[part], labels[part]) for part in parts]
@@ -189,7 +190,7 @@ class TiledHead:
     def nearest(self, embeddings: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The classes nearest to each example by angle, nearest first.
 
-        A row of all classes is made for every example, so this is for heads of few classes.
+        It makes a row of all classes for every example, so it is for heads with few classes.
 
         Returns:
             classes and angles, ``[N, count]`` each, fewer if there are fewer classes; -1 and NaN
@@ -197,18 +198,18 @@ class TiledHead:
         """
         unit, weights = widen_together(unit_vectors(embeddings), self._normalized[0])
         cosines, most = unit_cosines(unit, weights), min(count, len(weights))
-        if cosines.is_cuda:  # nobody waits for the device, which looking for small angles would
+        if cosines.is_cuda:  # the exact path would wait for the device, to look for small angles
             classes = cosines.topk(most, dim=1).indices
             nearest = angle_between(unit[:, None], weights[classes])
         else:
             angles = angles_from_cosines(cosines, embeddings=unit, class_weights=weights)
             nearest, classes = angles.topk(most, dim=1, largest=False)
-        # a NaN is the largest of all angles, so that one among the nearest means no others are left
+        # NaN sorts behind all angles, so a NaN among the nearest means that no others are left
         known = (nearest.isfinite() & (unit != 0).any(dim=1, keepdim=True)).all(dim=1, keepdim=True)
         return torch.where(known, classes, -1), torch.where(known, nearest, math.nan)
 
     def _rounded(self, embeddings: Tensor) -> TiledHead:
-        """The head in the dtype of embeddings that autocast has rounded, as a linear layer's is."""
+        """The head in the dtype of autocast's embeddings, rounded as in a linear layer."""
         _, weights = linear_inputs(embeddings, self.class_weights)
         return TiledHead(
             weights, self.bias, parts=self.parts, classes_at_once=self.classes_at_once,
@@ -231,7 +232,7 @@ class TiledHead:
             merged = _merge(merged, self._tile(unit, norms, labels, here))
         angles = merged.angles
         if angles is not None and is_traced(unit):
-            # a trace cannot pick out the pairs near 0 and pi; which pair is the own one is known
+            # a trace cannot select the pairs near 0 and pi, but it knows the pairs with the label
             exact = unit_target_angles(unit, labels, self._normalized[0])
             angles = with_exact_target(angles, exact)
         norms_asked = norms if "norms" in self.parts else None
@@ -239,9 +240,8 @@ class TiledHead:
         return Summaries(norms_asked, angles, merged.predictions, merged.logits, merged.targets)
 
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
-        # if nothing differentiates through the tile, work in memory that is used again
         all_weights, weight_norms = self._normalized
-        # a gradient needs every intermediate result; scoring needs none of them twice
+        # reuse memory for all tiles, unless a gradient needs the intermediate results
         scratch = None if _is_differentiated(unit, all_weights, self._bias) else self._scratch
         unit, weights = widen_together(unit, all_weights[here])
         room = None if scratch is None else scratch.cosines(unit, weights)
@@ -258,7 +258,7 @@ class TiledHead:
                 tile = scratch.logits(cosines, norms, weight_norms[here], bias)
                 decision = self._scratch_decision(tile, columns, here.start, scratch)
             else:
-                # logits by the cosines: one product serves both angles and logits
+                # logits from the cosines, so that one product gives both angles and logits
                 tile = cosines * weight_norms[here] * norms[:, None]
                 tile = tile if bias is None else tile + bias
                 logits, targets = logit_tile(tile, columns, here.start)
@@ -294,7 +294,7 @@ def _merge(first: Summaries, second: Summaries) -> Summaries:
     if first.logits is None or second.logits is None:
         return Summaries(None, angles, predictions, second.logits, second.targets)
     assert predictions is not None
-    # log of the odds between the two sets; the largest logits apart, since they may be far from 0
+    # log odds between the two sets; the largest logits are subtracted first, as they may be large
     gap = (floored(first.logits.largest) - floored(second.logits.largest)) + (
         first.logits.log_total - second.logits.log_total
     )
@@ -308,7 +308,7 @@ def _merge(first: Summaries, second: Summaries) -> Summaries:
 def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> PredictionSummary:
     return PredictionSummary(
         largest=torch.maximum(first.largest, second.largest),
-        # ">", so that of equal logits the first class is predicted
+        # strictly larger, so that the first of equal logits is the prediction
         prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
     )
 
@@ -330,7 +330,7 @@ def _merge_logits(
     log_total = torch.logaddexp(
         first.largest - largest + first.log_total, second.largest - largest + second.log_total
     )
-    # entropy of a mixture over disjoint sets: that of the parts, and of the choice between them
+    # entropy over disjoint sets: the entropy within each, plus that of the choice between them
     entropy = _share(gap, first.entropy - logsigmoid(gap)) + _share(
         -gap, second.entropy - logsigmoid(-gap)
     )

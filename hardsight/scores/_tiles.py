@@ -1,8 +1,8 @@
-"""What one tile of examples by classes says about its examples.
+"""Reduce a tile of examples by classes to a few numbers per example.
 
-Each reduction is written twice: plainly, for autograd and as the truth, and in memory that is used
-again, for scoring. On a CPU the second costs a third of the first, because fresh memory of a
-tile's size is handed out page by page.
+Each reduction is written twice: in plain form, for autograd and as the reference, and with memory
+that is reused, for scoring. On a CPU the second takes a third of the time, because the system hands
+out new memory page by page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hardsight.geometry import angles_from_cosines
 
-_COSINE_RESOLUTION = 1e-3  # radians; a float32 cosine sees no smaller angle near 0 and pi
+_COSINE_RESOLUTION = 1e-3  # radians; a float32 cosine resolves no smaller angle near 0 and pi
 _BLOCK = 32  # columns whose maximum is taken at once
 
 
@@ -77,7 +77,7 @@ class LogitSummary(PredictionSummary):
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """What a classifier gives the labelled class of each example, and all others, ``[N]`` each.
+    """Logits and probabilities of the labelled class and of all others, ``[N]`` each.
 
     Attributes:
         logit: logit of the labelled class.
@@ -96,7 +96,7 @@ class TargetSummary:
 
 @dataclass(frozen=True)
 class Summaries:
-    """Everything the formulas of the registry read; a part that was not asked for is ``None``."""
+    """All inputs of the registry's formulas; a part that was not requested is ``None``."""
 
     norms: Tensor | None = None
     angles: AngleSummary | None = None
@@ -107,7 +107,7 @@ class Summaries:
 
 @dataclass(frozen=True)
 class OwnColumns:
-    """Where the labelled class of each example is in a tile of classes.
+    """The column of each example's labelled class in a tile of classes.
 
     Attributes:
         index: column, ``[N, 1]``, clamped into the tile unless that holds all classes.
@@ -122,13 +122,13 @@ class OwnColumns:
         return tile.scatter(1, self.index, self._entries(tile, value))
 
     def fill_(self, tile: Tensor, value: float | Tensor) -> Tensor:
-        """The same in place."""
+        """Like :meth:`filled`, but in place."""
         return tile.scatter_(1, self.index, self._entries(tile, value))
 
     def gathered(self, tile: Tensor, missing: float) -> Tensor:
         """Entries of the labelled classes ``[N]``; ``missing`` if the class is in another tile."""
         entries = tile.gather(1, self.index)
-        # the column read is then another class's, and is not used
+        # for a label in another tile, the clamped column belongs to another class: ignore it
         if self.inside is not None:
             entries = torch.where(self.inside, entries, missing)
         return entries.squeeze(1)
@@ -143,12 +143,12 @@ def own_columns(labels: Tensor, first_class: int, width: int) -> OwnColumns:
     """Columns of ``labels`` in the tile of ``width`` classes from ``first_class`` on."""
     position = (labels.long() - first_class)[:, None]
     inside = (position >= 0) & (position < width)
-    # clamped so that gather stays inside; "inside" tells what to believe
+    # clamped so that gather stays in bounds; "inside" marks the columns that are real
     return OwnColumns(position.clamp(0, width - 1), inside)
 
 
 def all_columns(labels: Tensor) -> OwnColumns:
-    """Columns of ``labels`` in a tile of all classes; reading one that is not a class raises.
+    """Columns of ``labels`` in a tile of all classes; reading a label out of range raises.
 
     On a GPU the error ends the process, as in ``cross_entropy``.
     """
@@ -160,7 +160,7 @@ def angle_tile(
 ) -> AngleSummary:
     """Angles of one tile; ``spare`` says that the cosines' memory may be overwritten."""
     angles = angles_from_cosines(cosines, embeddings=unit, class_weights=weights, overwrite=spare)
-    # NaN marks "in another tile", for those who merge tiles
+    # NaN means "in another tile", which merging relies on
     target = columns.gathered(angles, math.nan)
     fill = columns.fill_ if spare else columns.filled
     nearest = fill(angles, math.inf).amin(dim=1)
@@ -176,7 +176,7 @@ def with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
     """
     count = angles.num_classes - 1
     mean = angles.others / max(count, 1)
-    # at the ends all cosines round to the same number, and the mean of the others is no better
+    # at the ends all cosines round to the same number, so the mean of the others is inexact too
     at_end = (mean < _COSINE_RESOLUTION) | (mean > math.pi - _COSINE_RESOLUTION)
     alike = at_end & ((mean - target).abs() < _COSINE_RESOLUTION)
     others = torch.where(alike, target * count, angles.others)
@@ -192,11 +192,11 @@ def logit_tile(
     target = columns.gathered(logits, -math.inf)
     below = logits - largest[:, None]
     odds = below.exp()  # against the largest
-    # without the largest itself, so that log1p keeps the digits of a confident row
+    # without the largest logit itself, so that log1p is exact for a confident row
     rest = odds.scatter(1, prediction[:, None], 0.0).sum(dim=1)
     probs = odds / (1 + rest)[:, None]
-    # all terms have the same sign, so a confident example keeps its small entropy; each is finite,
-    # so that a class of probability 0 adds 0 and not NaN
+    # terms of equal sign cannot cancel, so a small entropy stays exact; floored logits are finite,
+    # so a class of probability 0 adds 0 instead of NaN
     terms = probs * floored(below)
     log_total = rest.log1p()
     entropy = log_total - terms.sum(dim=1)
@@ -215,20 +215,20 @@ def logit_tile(
 
 
 class Scratch:
-    """Memory for one tile, taken once and used for every tile of a run."""
+    """Memory for a tile, allocated once and reused for every tile of a run."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
 
     def cosines(self, unit: Tensor, weights: Tensor) -> Tensor:
-        """Room for the cosines of a tile."""
+        """Memory for the cosines of a tile."""
         return self._room("cosines", unit, weights.shape[0])
 
     def logits(
         self, cosines: Tensor, norms: Tensor, weight_norms: Tensor, bias: Tensor | None
     ) -> Tensor:
         """Logits of a tile from its cosines."""
-        # one buffer by purpose: cosines and logits of a tile are needed at the same time
+        # a buffer per purpose, since cosines and logits of a tile are needed at the same time
         room = self._room("logits", cosines, cosines.shape[1])
         logits = torch.mul(cosines, weight_norms, out=room).mul_(norms[:, None])
         return logits if bias is None else logits.add_(bias)
@@ -242,13 +242,13 @@ class Scratch:
         size = len(like) * width
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size or not _is_usable(buffer, like.dtype):
-            # grown, never shrunk: the last tile of a run is smaller than the others
+            # only grows, since the last tile of a run is smaller than the others
             buffer = self._buffers[name] = like.new_empty(size)
         return buffer[:size].view(len(like), width)
 
 
 def _is_usable(buffer: Tensor, dtype: torch.dtype) -> bool:
-    # memory taken in inference mode may not be written to outside of it
+    # memory allocated in inference mode must not be written to outside of it
     writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
     return writable and buffer.dtype == dtype
 
@@ -256,7 +256,7 @@ def _is_usable(buffer: Tensor, dtype: torch.dtype) -> bool:
 def scratch_prediction_tile(
     logits: Tensor, columns: OwnColumns, first_class: int
 ) -> PredictionSummary:
-    """Only the decision, in place: the logits of the labelled classes are restored."""
+    """Compute only the prediction; logits are changed in place and restored."""
     target, largest_other = _target_and_other(logits, columns)
     prediction = _first_largest(logits, target > largest_other, columns)
     return PredictionSummary(torch.maximum(target, largest_other), prediction + first_class)
@@ -273,20 +273,20 @@ def _target_and_other(logits: Tensor, columns: OwnColumns) -> tuple[Tensor, Tens
 def scratch_logit_tile(
     logits: Tensor, columns: OwnColumns, first_class: int, scratch: Scratch
 ) -> tuple[LogitSummary, TargetSummary]:
-    """:func:`logit_tile` in place: the logits are lost."""
+    """Like :func:`logit_tile`, but overwrites the logits."""
     target, largest_other = _target_and_other(logits, columns)
     largest = torch.maximum(target, largest_other)
     own_leads = target > largest_other
     prediction = _first_largest(logits, own_leads, columns)
     probs = scratch.softmax(logits)
     own, top = columns.gathered(probs, 0.0), probs.gather(1, prediction[:, None]).squeeze(1)
-    # the largest is left out of the sum, as in logit_tile
+    # without the largest, as in logit_tile
     rest = probs.scatter_(1, prediction[:, None], 0.0).sum(dim=1)
     log_total = (rest / top).log1p()
     # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
     entropy = log_total - logits.sub_(largest[:, None]).mul_(probs).nansum(dim=1)
     rest_square = probs.square_().sum(dim=1)
-    # if the labelled class does not lead, its probability is at most 1/2: nothing cancels
+    # if the label is not the prediction, its probability is at most 1/2, so 1 - own is exact enough
     others_prob = torch.where(own_leads, rest, 1 - own)
     others_square = rest_square + (top.square() - own.square()).masked_fill_(own_leads, 0.0)
     log_total = or_zero_(log_total, largest)
@@ -303,17 +303,17 @@ def floored(logits: Tensor) -> Tensor:
 
 
 def or_zero_(log_total: Tensor, largest: Tensor) -> Tensor:
-    """0 in place if the largest logit is infinite: log-sum-exp is then infinite too, not NaN."""
+    """Set to 0 in place if the largest logit is infinite, so log-sum-exp is infinite, not NaN."""
     return log_total.masked_fill_(largest.isinf(), 0.0)
 
 
 def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Tensor:
     """Position of the largest logit of each row, ``[N]``; the first one if several tie.
 
-    On a CPU an arg-max costs ten times as much as a maximum. So only the rows that need it get one,
-    and it looks first for the block of columns that holds the largest logit.
+    On a CPU an argmax costs ten times as much as a maximum. So it is only computed for rows that
+    need it, and first over blocks of columns, then within the block with the largest logit.
     """
-    # if most rows are right, their label is their prediction and only the others are searched
+    # if most rows are right, their label is their prediction, and only the others are searched
     if own_leads.float().mean() < 0.5:
         return _blockwise_argmax(logits)
     prediction = columns.index.squeeze(1).clone()
@@ -325,11 +325,11 @@ def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Te
 def _blockwise_argmax(logits: Tensor) -> Tensor:
     """``logits.argmax(dim=1)`` by the maxima of blocks, then within one block of each row."""
     width = logits.shape[1] // _BLOCK * _BLOCK
-    # narrow rows are as fast at once
+    # for narrow rows, blocks would save nothing
     if width < 4 * _BLOCK:
         return logits.argmax(dim=1)
     blocks = logits[:, :width].unflatten(1, (-1, _BLOCK))
-    # of equal blocks the first, and within it the first: the first class of all, as argmax has it
+    # the first of equal blocks, and the first within it, is the first class overall, as in argmax
     block = blocks.amax(dim=2).argmax(dim=1)
     within = blocks[torch.arange(len(logits), device=logits.device), block]
     place = within.argmax(dim=1)

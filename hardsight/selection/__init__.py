@@ -1,4 +1,4 @@
-"""Which rows of a table are worth keeping, and lists of rows that other verbs take."""
+"""Select the rows of a table that are worth keeping, and read and write lists of rows."""
 
 from hardsight.selection._keep import rows_to_keep as rows_to_keep
 from hardsight.selection._rows import RowList as RowList

@@ -1,4 +1,4 @@
-"""How many rows ``keep`` means: a share or a number, and never one read as the other."""
+"""Turn ``keep``, a share or a number, into a number of rows, never confusing the two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _EXPECTED = "expected keep to be a share in (0, 1], such as 0.5, or a whole numb
 
 
 def rows_to_keep(keep: float, rows: int) -> int:
-    """The number of rows of a table that ``keep`` asks for.
+    """The number of rows of a table that ``keep`` means.
 
     A float is a share, an int a number of rows. 1 is refused, because it could be either.
 
@@ -23,10 +23,10 @@ def rows_to_keep(keep: float, rows: int) -> int:
         >>> rows_to_keep(0.5, 301), rows_to_keep(40, 301), rows_to_keep(1.0, 301)
         (150, 40, 301)
     """
-    if isinstance(keep, bool) or not keep > 0:  # NaN, too
+    if isinstance(keep, bool) or not keep > 0:  # in this form NaN is refused as well
         raise OptionError(f"{_EXPECTED}, got {keep!r}, which keeps nothing")
     if isinstance(keep, int):
-        # the one number that is both a share and a count
+        # 1 is both a share and a count
         if keep == 1:
             raise OptionError(
                 f"{_EXPECTED}, got 1, which could be either; pass 1.0 to keep every row, and take "
@@ -37,5 +37,5 @@ def rows_to_keep(keep: float, rows: int) -> int:
         return keep
     if keep > 1:
         raise OptionError(f"{_EXPECTED}, got {keep!r}; a number of rows is written without a point")
-    # never none: a small share of a small table still keeps a row
+    # at least 1, so that a small share of a small table still keeps a row
     return min(rows, max(1, round(keep * rows)))

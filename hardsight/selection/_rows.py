@@ -1,4 +1,4 @@
-"""A list of rows: numbers of examples in the data they were selected from, as a file."""
+"""Read and write lists of rows: numbers of examples in the data they were selected from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RowList:
     """Numbers of examples, and what is known about where they come from.
 
     Attributes:
-        index: as they were given; a mask is a list of booleans.
+        index: the numbers as the user passed them, or a mask of booleans.
         fingerprint: of the data they were selected from, if the file says so.
         origin: for messages.
     """
@@ -35,7 +35,7 @@ class RowList:
     origin: str = "rows"
 
     def numbers(self, length: int, spec: str) -> NDArray[np.int64]:
-        """The rows, ascending, once they were held to the data.
+        """Check the rows against the data, and return them in ascending order.
 
         Args:
             length: examples that the data has.
@@ -76,7 +76,7 @@ class RowList:
 
 
 def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
-    """A list of rows, from a file or an array.
+    """Read a list of rows from a file or an array.
 
     Args:
         rows: a file of :func:`write_rows`, another parquet or CSV file with a column ``index``, an
@@ -86,7 +86,7 @@ def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
         MissingDataError: there is no such file.
         DataError: it holds no rows.
     """
-    # the values are held to the data only when it is known; see RowList.numbers
+    # values are checked later, when the data is known; see RowList.numbers
     if not isinstance(rows, str | os.PathLike):
         return RowList(np.asarray(rows))
     file = Path(rows)
@@ -98,7 +98,7 @@ def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
     try:
         return readers[file.suffix.lower()](file)
     except (pa.ArrowInvalid, OSError, ValueError) as err:
-        # our own errors derive from ValueError, and say more than a reader's
+        # our own errors, which are ValueErrors, say more than those of a reader
         if isinstance(err, DataError):
             raise
         raise DataError(
@@ -112,7 +112,7 @@ def write_rows(
     """Write the rows of a table that were selected, with their ids.
 
     Args:
-        file: to write, ``.parquet``; what is there is replaced.
+        file: to write, ``.parquet``; an existing file is replaced.
         table: that they were selected from.
         index: of the rows, ascending; :func:`select` returns it.
         facts: how they were selected, kept in the metadata.
@@ -124,7 +124,7 @@ def write_rows(
     path = Path(file)
     if path.suffix.lower() != ".parquet":
         raise DataError(f"expected a name that ends in .parquet for a list of rows, got {path}")
-    # the fingerprint of the data goes along, so that the list cannot be laid over other data unseen
+    # with the fingerprint of the data, so that using the list with other data is noticed
     about = {"select": facts, "data": table.metadata.get("data", {}), "rows": len(index)}
     schema = pa.schema(
         [("index", pa.int64()), ("id", pa.string())],
@@ -139,10 +139,10 @@ def write_rows(
 def _kept(table: ScoreTable, index: NDArray[np.int64], schema: pa.Schema) -> Iterator[pa.Table]:
     for part in table.parts(["index", "id"]):
         rows, own = part.to_arrow(), part.column("index")
-        # the last place stands in for rows behind it, which then differ
+        # clamped to the last place; for rows behind it the comparison is then false
         places = np.minimum(np.searchsorted(index, own), len(index) - 1)
         kept = rows.filter(pa.array(index[places] == own))
-        # parts of older tables may have large strings: one schema for all of them
+        # cast to one schema, since parts of older tables may have large strings
         yield kept.cast(pa.schema(schema, metadata=None)).replace_schema_metadata(schema.metadata)
 
 

@@ -1,4 +1,4 @@
-"""Which rows of a table are worth keeping."""
+"""Select the rows of a table that are worth keeping."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hardsight.table import ScoreTable, read_table
 
 RULES = ("coverage", "hardest", "easiest", "moderate", "random")
 _STRATA = 50  # as many as in the paper
-_USUAL = ("el2n", "early_el2n")  # of one pass, and of the first epochs of a tracked run
+_USUAL = ("el2n", "early_el2n")  # default scores of a scored table and of a tracked run
 
 
 @checked_options
@@ -33,16 +33,16 @@ def select(
     drop_duplicates: bool = False,
     seed: int = 0,
 ) -> NDArray[np.int64]:
-    """The rows of a table that are worth keeping.
+    """Select the rows of a table that are worth keeping.
 
     ==============  ==============================================================================
     ``coverage``    the hardest few are dropped, the rest is cut into 50 strata of equal width over
-                    the score, and each stratum gives the same number of rows, drawn at random; what
-                    a small stratum cannot give, the others do
+                    the score, and each stratum gives the same number of rows, drawn at random; if a
+                    stratum is too small, the others give more
     ``hardest``     the hardest rows
     ``easiest``     the easiest rows
     ``moderate``    the rows in the middle of the ranking
-    ``random``      drawn at random: what every rule should be compared with
+    ``random``      random rows, which every rule should be compared with
     ==============  ==============================================================================
 
     Args:
@@ -52,15 +52,15 @@ def select(
         by: the score or summary to judge rows by, such as ``avh`` or ``aum``; by default ``el2n``,
             and ``early_el2n`` of a tracked training run; ``random`` does not look at it.
         how: the rule: ``coverage``, ``hardest``, ``easiest``, ``moderate`` or ``random``.
-        balanced: the same number of rows of every class, as far as it has them; the rule is then
-            applied within each class.
+        balanced: keep the same number of rows of every class, while it has enough; the rule is
+            then applied within each class.
         drop_hardest: of ``coverage``: share of the rows that is dropped first, the hardest ones,
             in [0, 1); never so many that too few are left. By default 0 if half or more is kept,
             0.1 if less, 0.3 below 0.15: the fewer rows are kept, the more a wrong label costs.
-        drop_suspects: share of all rows whose labels are dropped first as the most suspect, as
-            ``table.suspects`` ranks them, in [0, 1).
-        drop_duplicates: of rows that are nearly the same and have the same label, only the first
-            is left to choose from; needs a run scored with ``keep_embeddings``.
+        drop_suspects: share of all rows to drop first because their labels are the most suspect,
+            as ``table.suspects`` ranks them, in [0, 1).
+        drop_duplicates: drop all but the first of rows that are nearly the same and have the same
+            label; needs a run scored with ``keep_embeddings``.
         seed: seed of what is drawn at random.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Self-training: which unlabelled examples to trust, and with which label."""
+"""Self-training: select the unlabelled examples to trust, and their labels."""
 
 from hardsight.selftrain._quality import SelectionQuality as SelectionQuality
 from hardsight.selftrain._quality import selection_quality as selection_quality

@@ -1,7 +1,7 @@
-"""What one look at every row finds, so that few rows have to be read again.
+"""Summarise every row in a first pass, so that few rows have to be read again.
 
-Thresholds are known only after every row was seen. Beside its largest entry, each row therefore
-leaves bounds on all the others: if the bounds settle a row, it is not read a second time.
+Thresholds are known only after all rows were read. So the first pass keeps the largest entry of
+each row, and bounds on all other entries. If the bounds decide a row, it is not read a second time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hardsight.selftrain._rows import (
     over_tiles,
 )
 
-_CLEAR = 0.8  # from this confidence on the other entries of a row are known to be small
-_MOST = 1.02  # no row sums to more, in any precision
-_LISTED = 4  # of the angles of a row: listing them is cheap, computing them again is not
+_CLEAR = 0.8  # above this confidence, the other entries of a row are small anyway
+_MOST = 1.02  # upper bound of the sum of a row, in any precision
+_LISTED = 4  # listed angles of a row: listing is cheap, computing angles again is not
 _SAMPLES, _SAMPLED_ROWS = 16, 64
 
 
@@ -34,9 +34,9 @@ class Peaks:
         columns: of the listed entries, in descending order of their values, ``[N, K]``. If
             several tie, the first comes first.
         values: of the listed entries, ``[N, K]``.
-        others: at least every entry that is not listed, ``[N]``.
-        squares: at least the sum of the squares of all entries but the largest, ``[N]``; only
-            for rules that add up powers.
+        others: upper bound of every entry that is not listed, ``[N]``.
+        squares: upper bound of the sum of the squares of all entries but the largest, ``[N]``;
+            only for rules that add up powers.
     """
 
     columns: Integers
@@ -57,7 +57,7 @@ class Peaks:
     def largest_ratios(self, thresholds: Floats) -> tuple[Integers, Floats, Floats]:
         """Class of the largest listed ratio to a threshold, the ratio, and a bound on the others.
 
-        If ratios tie, the bound is the ratio itself.
+        If ratios tie, the bound equals the ratio.
         """
         ratios = self.values / thresholds[self.columns]
         best = ratios.argmax(axis=1) if ratios.shape[1] > 1 else np.zeros(len(ratios), np.intp)
@@ -69,7 +69,7 @@ class Peaks:
         return entries(self.columns, best), largest, bound
 
     def largest_sums(self, thresholds: Floats, power: float) -> Floats:
-        r"""At least :math:`\sum_c (p_c/\lambda_c)^q`, q being 2 or more, ``[N]``.
+        r"""Upper bound of :math:`\sum_c (p_c/\lambda_c)^q` for q of 2 or more, ``[N]``.
 
         With l the lowest threshold, the classes other than the largest add at most
         :math:`(\max p/l)^{q-2} \sum p^2/l^2`.
@@ -83,13 +83,13 @@ class Peaks:
 
 
 def peaks_of_probabilities(rows: Probabilities, portion: float, alpha: float | None) -> Peaks:
-    """Largest entry of each row, checked, and bounds.
+    """Check every row, and return its largest entry and bounds.
 
-    The bounds are tight for rows that are likely to be near a threshold: that is cheap now, with
-    the row in the cache.
+    Bounds are made tight for rows that are likely to be near a threshold, which is cheap now, while
+    the row is in the cache.
     """
     likely = _likely_threshold(rows, portion)
-    low = 0.9 * likely  # powers magnify how far a threshold is off
+    low = 0.9 * likely  # a margin, since powers magnify an error in the threshold
     columns = np.empty((rows.num_rows, 1), dtype=np.int32)
     values = np.empty((rows.num_rows, 1), dtype=rows.tile(0, 1).dtype)
     others = np.empty(rows.num_rows, dtype=values.dtype)
@@ -100,14 +100,14 @@ def peaks_of_probabilities(rows: Probabilities, portion: float, alpha: float | N
         best, largest = rows.largest(tile, start)
         columns[start:stop, 0] = best
         values[start:stop, 0] = largest
-        rest = _MOST - largest  # entries are not negative
+        rest = _MOST - largest  # bounds any other entry, since entries are not negative
         others[start:stop] = np.minimum(rest, largest)
         asked = (largest >= likely) & (largest < _CLEAR)
         if alpha is not None and squares is not None:
             squares[start:stop] = others[start:stop] * rest
             asked = (largest >= least_confidence(low, alpha)) & (largest < _CLEAR)
             at = np.flatnonzero(asked)
-            if 2 * len(at) < len(tile):  # few are copied, many are not worth picking
+            if 2 * len(at) < len(tile):  # copy the rows if they are few, else use the whole tile
                 squares[start + at] = _other_squares(tile.take(at, axis=0), largest[at])
             else:
                 squares[start:stop] = _other_squares(tile, largest)
@@ -151,13 +151,13 @@ def least_confidence(threshold: float, alpha: float) -> float:
 
 
 def sums_of_squares(tile: Floats) -> Floats:
-    """Of each row: a product of two matrices of one row and one column, faster than einsum."""
+    """Sum of squares of each row, by a batched matrix product, which is faster than einsum."""
     sums: Floats = np.matmul(tile[:, None, :], tile[:, :, None])[:, 0, 0]
     return sums
 
 
 def _other_squares(tile: Floats, largest: Floats) -> Floats:
-    """At least the sum of the squares of all entries but the largest, rounding included."""
+    """Upper bound of the sum of squares of all entries but the largest, including rounding."""
     limits, classes = np.finfo(tile.dtype), tile.shape[1]
     sums = sums_of_squares(tile).astype(np.float64) + classes * float(limits.tiny)
     rest: Floats = sums * (1 + (classes + 8) * float(limits.eps)) - largest.astype(np.float64) ** 2
@@ -165,7 +165,7 @@ def _other_squares(tile: Floats, largest: Floats) -> Floats:
 
 
 def _second(tile: Floats, at: Integers, best: Integers) -> Floats:
-    """Largest entry of some rows, the best left out."""
+    """Second-largest entry of some rows."""
     rest = tile.take(at, axis=0)
     rest[np.arange(len(at)), best] = 0
     second: Floats = entries(rest, rest.argmax(axis=1))
@@ -173,8 +173,8 @@ def _second(tile: Floats, at: Integers, best: Integers) -> Floats:
 
 
 def _likely_threshold(rows: Probabilities, portion: float) -> float:
-    """About the lowest threshold to expect, from some rows; it affects nothing but speed."""
+    """Estimate the lowest threshold from some rows; a bad estimate only costs time."""
     starts = np.linspace(0, max(0, rows.num_rows - _SAMPLED_ROWS), _SAMPLES).astype(np.int64)
     largest = [rows.tile(at, at + _SAMPLED_ROWS).max(axis=1) for at in starts.tolist()]
-    with np.errstate(invalid="ignore"):  # the checks refuse infinity later, and name its row
+    with np.errstate(invalid="ignore"):  # later checks refuse infinity and name its row
         return 0.9 * float(np.quantile(np.concatenate(largest), 1 - portion))

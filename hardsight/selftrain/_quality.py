@@ -1,4 +1,4 @@
-"""How good a selection is, if the truth is known."""
+"""Measure the quality of a selection, if the true labels are known."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def selection_quality(
     embeddings: Matrix | None = None,
     class_weights: Matrix | None = None,
 ) -> SelectionQuality:
-    """Quality of pseudo-labels; true labels are read here and nowhere else in self-training.
+    """Quality of pseudo-labels; only this part of self-training reads true labels.
 
     Args:
         labels: pseudo-labels, ``[N]``, -1 where an example is not selected.

@@ -1,8 +1,8 @@
-"""Rows of a large matrix, a tile at a time.
+"""Read the rows of a large matrix a tile at a time.
 
-How rows are cut into tiles depends on the number of classes alone: not on the machine, the
-number of threads or the place of the matrix. Every pass over the same rows therefore sees the same
-numbers, and a matrix on disk gives the labels of the same matrix in memory.
+The size of tiles depends only on the number of classes, not on the machine, the number of threads
+or where the matrix is. So every pass over the same rows gives the same numbers, and a matrix on
+disk gives the same labels as in memory.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ class Probabilities:
     num_rows: int
     num_classes: int
     tolerance: float
-    parallel: bool = True  # several tiles may be asked for at the same time
+    parallel: bool = True  # several threads may read tiles at the same time
 
     def tile(self, start: int, stop: int) -> Floats:
         """Rows from ``start`` to ``stop``, as they are."""
         return to_numpy(self.source[start:stop])
 
     def picked(self, rows: Integers) -> Floats:
-        """Some rows, ascending, in memory of their own."""
+        """A copy of some rows, which must be in ascending order."""
         if isinstance(self.source, Tensor):
             part = self.source[torch.from_numpy(rows).to(self.source.device)]
             return to_numpy(part)
         return to_numpy(self.source.take(rows, axis=0))
 
     def largest(self, tile: Floats, start: int) -> tuple[Integers, Floats]:
-        """Column of the largest entry of each row of a tile, the first of several; and its value.
+        """Column and value of the largest entry of each row of a tile; the first of equal ones.
 
         Raises:
             ProbabilityError: a row is not a distribution.
             NonFiniteError: a row holds NaN.
         """
-        # read as whole numbers, floats from +0 on keep their order, and -0, negative ones and NaN
-        # exceed them all: so the largest tells of those too, without another look at the tile
+        # the bits of floats, read as unsigned integers, keep the order of numbers from +0 on; -0,
+        # negative numbers and NaN are larger than all of them. So argmax also finds invalid
+        # entries, without another pass over the tile
         best = tile.view(f"u{tile.itemsize}").argmax(axis=1)
         largest = entries(tile, best)
         sums = np.einsum("ij->i", tile)  # twice as fast as tile.sum(axis=1)
@@ -74,16 +75,16 @@ class Probabilities:
 
 @dataclass(frozen=True)
 class AngularConfidences:
-    """Rows of angular visual confidence, computed when asked for."""
+    """Rows of angular visual confidence, computed on request."""
 
     embeddings: Matrix
     unit_weights: Tensor
     num_rows: int
     num_classes: int
-    parallel: bool = False  # the matrix product has threads of its own
+    parallel: bool = False  # the matrix product uses all threads itself
 
     def tile(self, start: int, stop: int) -> Floats:
-        """Rows from ``start`` to ``stop``, in memory of their own.
+        """Compute rows from ``start`` to ``stop``.
 
         Raises:
             NonFiniteError: an entry is NaN.
@@ -103,15 +104,15 @@ Rows: TypeAlias = Probabilities | AngularConfidences
 
 
 def as_matrix(values: Matrix | Sequence[Any]) -> Matrix:
-    """Tensors and arrays as they are, anything else, such as a list, as an array."""
+    """Tensors and arrays as they are; anything else, such as a list, as an array."""
     return values if isinstance(values, Tensor | np.ndarray) else np.asarray(values)
 
 
 def as_tensor(name: str, values: Matrix | Sequence[Any]) -> Tensor:
-    """Tensors as they are; arrays and lists as tensors, in memory of their own.
+    """Tensors as they are; arrays and lists as new tensors.
 
     Raises:
-        ShapeError: they hold something that torch has no numbers for.
+        ShapeError: the dtype does not exist in torch.
     """
     array = as_matrix(values)
     if isinstance(array, Tensor):
@@ -136,10 +137,10 @@ def as_labels(name: str, labels: Matrix | Sequence[Any]) -> Tensor:
 
 
 def check_numbers(name: str, values: Matrix) -> None:
-    """Raise if an array holds something that torch has no numbers for, such as float128.
+    """Raise if torch has no dtype for an array, such as for float128.
 
     Raises:
-        ShapeError: with what to convert it to.
+        ShapeError: says what to convert it to.
     """
     if isinstance(values, Tensor) or (values.dtype.kind in "fiub" and values.dtype.itemsize <= 8):
         return
@@ -156,7 +157,7 @@ def probabilities(probs: Matrix) -> Probabilities:
         ShapeError: not a floating-point matrix, or one without rows or classes.
     """
     _check_matrix("probs", probs)
-    # a half-precision probability is off by up to 2^-9 of itself, so their sum is as well
+    # half-precision probabilities have a relative error of up to 2^-9, and so has their sum
     narrow = np.dtype(np.float16) if isinstance(probs, np.ndarray) else torch.float16
     coarse = probs.dtype in (narrow, torch.bfloat16)
     return Probabilities(probs, probs.shape[0], probs.shape[1], 1e-2 if coarse else 1e-3)
@@ -176,7 +177,7 @@ def angular_confidences(
             for name, tensor in (("embeddings", embeddings), ("class_weights", class_weights))
             if tensor is None
         ]
-        raise ShapeError(f"rule {rule!r} works on angles: pass {' and '.join(missing)} too")
+        raise ShapeError(f"rule {rule!r} needs angles: pass {' and '.join(missing)} too")
     embeddings, class_weights = as_matrix(embeddings), as_matrix(class_weights)
     _check_matrix("embeddings", embeddings)
     _check_matrix("class_weights", class_weights)
@@ -195,11 +196,11 @@ def angular_confidences(
 
 
 def over_picked(
-    rows: Rows, asked: NDArray[np.bool_], work: Callable[[Integers, Floats], None]
+    rows: Rows, mask: NDArray[np.bool_], work: Callable[[Integers, Floats], None]
 ) -> None:
-    """Call ``work(at, part)`` for the asked rows ``[N]``: their positions, and a copy of them."""
-    at = np.flatnonzero(asked)
-    if isinstance(rows, Probabilities):  # a row is the same alone
+    """Call ``work(at, part)`` with the positions of the rows in ``mask`` and copies of them."""
+    at = np.flatnonzero(mask)
+    if isinstance(rows, Probabilities):  # their values do not depend on the tile, unlike a product
         _in_parts(rows, len(at), lambda i, j: work(at[i:j], rows.picked(at[i:j])))
         return
 

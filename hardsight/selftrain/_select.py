@@ -1,4 +1,4 @@
-"""Which unlabelled examples to train on, and with which label."""
+"""Select the unlabelled examples to train on, and their labels."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ EMPTIES = ("never", "one")
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What a rule selected, and the numbers it went by.
+    """A selection, and the numbers it is based on.
 
     Attributes:
         labels: pseudo-labels, ``[N]``, int64; -1 if an example is not selected.
         predictions: most confident class of each example, before any threshold, ``[N]``.
-        confidence: what the thresholds rank: probability, or angular visual confidence, of the
-            predicted class, ``[N]``.
+        confidence: probability or angular visual confidence of the predicted class, which the
+            thresholds rank, ``[N]``.
         thresholds: ``[C]``, in terms of ``confidence``; 1 for a class without a rank.
-        label_thresholds: ``[C]``, what probabilities are divided by to choose a label: the same,
-            but for ``"cbst+avh"``, whose labels come from probabilities.
-        ranks: how many examples of each class the portion amounts to, ``[C]``.
+        label_thresholds: ``[C]``, by which probabilities are divided to choose a label: the same,
+            except for ``"cbst+avh"``, whose labels come from probabilities.
+        ranks: number of examples of each class that the portion amounts to, ``[C]``.
         rule: the rule.
         portion: share of each class to keep.
     """
@@ -90,10 +90,10 @@ def pseudo_labels(
     comparison: str = ">=",
     alpha: float = LRENT_ALPHA,
 ) -> Tensor:
-    """Labels of the examples a rule selects; the ``.labels`` of :func:`select`.
+    """Pseudo-labels of the examples that a rule selects; the ``.labels`` of :func:`select`.
 
     Returns:
-        ``[N]``, int64; -1 if an example is not selected. It takes no part in the loss.
+        ``[N]``, int64; -1 if an example is not selected and should not enter the loss.
 
     Example:
         >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
@@ -140,7 +140,7 @@ def select(
     - ``"crst"``: as ``"crst-lrent"``, with the regulariser of ``"crst-mrkld"`` in the loss.
 
     The matrices are read twice, a tile of rows at a time, so a memory-mapped array may be larger
-    than memory; beside it this needs some 30 bytes per example. If tensors are on an
+    than memory; apart from it, some 30 bytes per example are needed. If tensors are on an
     accelerator, angles are computed there and the rest on the CPU.
 
     Args:
@@ -158,8 +158,8 @@ def select(
         alpha: temperature of ``"crst-lrent"`` and ``"crst"``.
 
     Returns:
-        Labels, thresholds and what they were made from. If classes tie, the one with the lowest
-        index is predicted, and is the label. If nothing is selected all labels are -1.
+        Labels, thresholds and the numbers they are based on. If classes tie, the one with the
+        lowest index is predicted, and is the label. If nothing is selected, all labels are -1.
 
     Raises:
         UnknownNameError: no such rule.

@@ -1,4 +1,4 @@
-"""One threshold per class, so that easy classes do not crowd out hard ones."""
+"""Compute a threshold per class, so that easy classes do not crowd out hard ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def ranks_of(predictions: Integers, num_classes: int, portion: float, empty: str
     if empty not in EMPTY_RULES:
         raise OptionError(f"unknown empty {empty!r}. Known: {', '.join(EMPTY_RULES)}")
     counts = np.bincount(predictions, minlength=num_classes)
-    # a portion such as 0.29, or 0.2 + 0.05 + 0.05, is a few roundings off
+    # portions such as 0.29, or 0.2 + 0.05 + 0.05, have rounding errors: 0.29 of 100 must be 29
     whole = np.floor(counts * (portion * (1 + 1e-12))).astype(np.int64)
     least = np.minimum(counts, 1 if empty == "one" else 0)
     ranks: Integers = np.clip(whole, least, counts)
@@ -103,7 +103,7 @@ def thresholds_of(confidence: Floats, predictions: Integers, ranks: Integers) ->
 def check_portion(portion: float) -> None:
     """Raise unless ``portion`` is in (0, 1]."""
     is_number = isinstance(portion, int | float | np.floating)
-    if not (is_number and 0 < portion <= 1):  # written so that NaN fails too
+    if not (is_number and 0 < portion <= 1):  # in this form NaN fails as well
         raise OptionError(
             f"expected portion in (0, 1], the share of each class to keep, got {portion!r}"
         )

@@ -1,4 +1,4 @@
-r"""The bootstrap, from how often each example was drawn.
+r"""The bootstrap, computed from how often each example was drawn.
 
 A resample is a vector of counts ``[N]`` that sum to N. A statistic here is a function of a block
 of such vectors, ``[B, N]`` to ``[B]``, so that a thousand resamples are a few array operations,
@@ -21,7 +21,7 @@ Statistic: TypeAlias = Callable[[Floats], Floats]
 
 BOOTSTRAP_INTERVALS = ("percentile", "bca")
 _ENTRIES_AT_ONCE = 1 << 21  # 16 MiB of counts
-_MOST_LEFT_OUT_BLOCKS = 2000  # the jackknife of n examples costs n evaluations; enough is enough
+_MOST_LEFT_OUT_BLOCKS = 2000  # evaluations of the jackknife at most, in blocks of examples
 
 
 def replicates(statistic: Statistic, n: int, *, resamples: int, seed: int) -> Floats:
@@ -41,7 +41,7 @@ def replicates(statistic: Statistic, n: int, *, resamples: int, seed: int) -> Fl
         raise OptionError(f"expected at least 2 resamples, got resamples={resamples}")
     values = np.concatenate([statistic(counts) for counts in _draws(n, resamples, seed)])
     defined: Floats = values[~np.isnan(values)]
-    # an interval over the rest would be one of a chosen few
+    # an interval over fewer than half of the resamples would be biased
     if 2 * len(defined) < resamples:
         raise StatisticError(
             f"the statistic is undefined in {resamples - len(defined):,} of {resamples:,} "
@@ -107,8 +107,7 @@ def _draws(n: int, resamples: int, seed: int) -> Iterator[Floats]:
     at_once = max(1, _ENTRIES_AT_ONCE // n)
     for first in range(0, resamples, at_once):
         size = min(at_once, resamples - first)
-        # the offset puts each resample into bins of its own, so that one bincount serves all of
-        # them
+        # the offset gives each resample its own bins, so that one bincount counts all of them
         drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
         yield np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
 

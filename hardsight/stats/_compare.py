@@ -1,4 +1,4 @@
-"""Is one correlation stronger than another?"""
+"""Test whether one correlation is stronger than another."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def compare_correlations(
         between *= math.copysign(1, first) * math.copysign(1, second)
         a, b = math.copysign(1, first) * a, math.copysign(1, second) * b
         first, second = abs(first), abs(second)
-    # a test by formula needs the three coefficients only, and so works from printed ones
+    # tests by formula need only the three coefficients, so printed ones are enough
     if test != "bootstrap":
         return compare_coefficients(
             first,
@@ -252,8 +252,8 @@ def _test_statistic(
     if test == "fisher" or between is None:
         return (z1 - z2) / math.sqrt(2 / (n - 3))  # the paper's variance, for all three kinds
     r1, r2, r12 = (_as_pearson(r, method) for r in (first, second, between))
-    # the determinant of the three correlations; below 0 they contradict each other. Asked of
-    # Pearson's alone: Kendall's, once translated, need not obey it
+    # the determinant of the three correlations; if it is negative, they contradict each other.
+    # Only for Pearson's, since translated Kendall coefficients need not satisfy it
     if 1 - r1 * r1 - r2 * r2 - r12 * r12 + 2 * r1 * r2 * r12 < -1e-9 and method == "pearson":
         raise StatisticError(
             f"no data can have the correlations {first:g}, {second:g} and, with each other, "

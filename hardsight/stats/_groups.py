@@ -1,4 +1,4 @@
-r"""Whom a model fails: accuracy, hardness and calibration by group.
+r"""Compare groups of examples by accuracy, hardness and calibration.
 
 Groups differ in the classes they hold, and classes differ in how hard they are. So a group's errors
 are compared with what its classes lead one to expect: if errors fell on the examples of each class
@@ -139,15 +139,14 @@ def by_group(
     truth, guessed = truth_and_guess(names, labels, predictions)
     wrong = truth != guessed
     known, codes = np.unique(names.astype(str), return_inverse=True)
-    # what the class of an example already explains, so that a group of hard classes is not blamed
-    # for them
+    # expected errors by class, so that a group is not blamed for its hard classes
     rate = error_rates(truth, wrong)
     residual = None if hardness is None else _without_classes(hardness, truth)
     gap = None if confidence is None else np.asarray(confidence, np.float64) - ~wrong
     numbers = []
     for code, name in enumerate(known.tolist()):
         rows = codes == code
-        # a few examples say nothing, and a single group has nothing to be compared with
+        # few examples show nothing, and a single group has nothing to be compared with
         is_tested = rows.sum() >= least and len(known) > 1
         numbers.append(
             GroupNumbers(

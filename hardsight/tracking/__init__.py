@@ -1,6 +1,6 @@
-"""Training dynamics: every example, every epoch, from the forward pass that training runs anyway.
+"""Training dynamics: every example in every epoch, from training's own forward pass.
 
-Start with :class:`HardnessTracker`; :func:`with_index` gives a dataset the index it needs.
+Start with :class:`HardnessTracker`; :func:`with_index` adds the index that it needs to a dataset.
 """
 
 from hardsight.registry import SUMMARIES as SUMMARIES

@@ -1,4 +1,4 @@
-"""A stable index for any dataset."""
+"""Give the items of any dataset a stable index."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ class IndexedDataset(Dataset[Any]):
 
     Args:
         dataset: has ``__len__`` and ``__getitem__``.
-        of: whose position the index is. ``"wrapper"``: the position in ``dataset`` as given, which
-            for a ``Subset`` runs from 0 to its own length. ``"root"``: the position in the dataset
-            that a ``Subset`` (of a ``Subset`` ...) was taken from.
+        of: which positions are the index. ``"wrapper"``: those in ``dataset`` itself, which for a
+            ``Subset`` run from 0 to its own length. ``"root"``: those in the dataset that a
+            ``Subset`` (of a ``Subset`` ...) was taken from.
 
     Attributes:
-        dataset: as given.
-        num_examples: what a tracker of these indices needs: the length of the dataset whose
-            positions they are.
+        dataset: the wrapped dataset.
+        num_examples: length of the dataset that the indices refer to, for a tracker.
 
     Raises:
         DataError: the dataset is a stream, whose items have no position.
@@ -51,7 +50,7 @@ class IndexedDataset(Dataset[Any]):
         ):
             raise DataError(
                 f"expected a map-style dataset with __len__ and __getitem__, got "
-                f"{type(dataset).__name__}; items of a stream have no stable index: yield one "
+                f"{type(dataset).__name__}; items of a stream have no stable index: yield an index "
                 "yourself as the first element"
             )
         self.dataset, self.of = dataset, of
@@ -67,7 +66,7 @@ class IndexedDataset(Dataset[Any]):
     def __getitems__(self, positions: Sequence[int]) -> list[Any]:
         """Many items at once, as a DataLoader asks for a batch."""
         positions = [self._position(position) for position in positions]
-        # a dataset that reads a batch at once keeps that advantage
+        # a dataset may read a batch faster than item by item
         if hasattr(self.dataset, "__getitems__"):
             items = self.dataset.__getitems__(positions)
         else:
@@ -78,7 +77,7 @@ class IndexedDataset(Dataset[Any]):
         ]
 
     def without_index(self) -> Any:
-        """What was wrapped, for those who number its items by position, such as a table of scores.
+        """The wrapped dataset, for code that numbers its items by position, such as scoring.
 
         Raises:
             DataError: the indices are positions in another dataset.
@@ -91,7 +90,7 @@ class IndexedDataset(Dataset[Any]):
         return self.dataset
 
     def _position(self, position: int) -> int:
-        # positions from the end, as Python has them
+        # negative positions count from the end, as in Python
         place = int(position) + (len(self) if position < 0 else 0)
         if not 0 <= place < len(self):
             raise IndexError(f"expected a position in [0, {len(self)}), got {position}")
@@ -118,18 +117,18 @@ def _with_index(index: int, item: Any) -> Any:
     if isinstance(item, Mapping):
         if KEY in item:
             raise DataError(
-                f"items of the dataset have the key {KEY!r} already; use it as the index as it "
-                "is, or rename it"
+                f"items of the dataset have the key {KEY!r} already; use it as the index without "
+                "with_index, or rename it"
             )
         return {**item, KEY: index}
-    # a tuple in any case: default_collate makes the same of both
+    # a tuple even for a list: default_collate treats both the same
     if isinstance(item, tuple | list):
         return (index, *item)
     return (index, item)
 
 
 def _is_subset(dataset: Any) -> bool:
-    # by its members, not its type: other libraries have subsets of their own
+    # by its attributes, since other libraries have subset classes of their own
     return hasattr(dataset, "dataset") and hasattr(dataset, "indices")
 
 

@@ -1,4 +1,4 @@
-"""Epochs: the rows of all ranks, a file of each epoch, and the table of all of them.
+"""Gather the rows of all ranks, write a file per epoch, and read all epochs as a table.
 
 Memory does not grow with the number of epochs: an epoch is written when it ends, and read back in
 blocks of examples over all epochs. Every file is written under a temporary name, synced and
@@ -46,15 +46,15 @@ from hardsight.tracking._summaries import last_seen, rival_confidence, strongest
 T = TypeVar("T")
 REPEATS = ("error", "first")
 REPEATS_MEANT = (
-    "If repeats are meant (a sampler that draws with replacement, a loader that starts again after "
-    "a resume), pass repeats='first'"
+    "If repeats are intended (a sampler that draws with replacement, a loader that starts again "
+    "after a resume), pass repeats='first'"
 )
 Columns = dict[str, NDArray[np.generic]]
 _CLASSES = ("label", "prediction")
 SCHEMA = pa.schema(
     [(name, pa.float32()) for name in MEASURES] + [(name, pa.int32()) for name in _CLASSES]
 )
-# a dictionary of measures, which hardly ever repeat, is slow to make and larger than they are
+# measures hardly ever repeat: a dictionary of them would be slow to build and larger than the data
 _ENCODING = {"compression": "zstd", "use_dictionary": list(_CLASSES)}
 _SETTINGS = "tracker.json"
 _ROWS_AT_ONCE = 1 << 14  # a row group; a block of 100 epochs is then 6.5 MB per measure
@@ -78,7 +78,7 @@ def gathered(rows: Rows) -> Rows:
     """
     if world_size() == 1:
         return rows
-    # numbers of rows first: ranks need not have seen equally many
+    # first the numbers of rows: ranks may have different ones, and pad to the largest
     counts = _gathered_equal(torch.tensor([len(rows)]))
     sizes = [int(count) for count in counts]
     fields = [field.name for field in dataclasses.fields(Rows)]
@@ -95,11 +95,11 @@ def of_all(value: T) -> list[T]:
 
 
 def on_every_rank(action: Callable[[], None]) -> None:
-    """Run ``action`` on all ranks; what one of them raises is raised on each: none waits."""
+    """Run ``action`` on all ranks; if it raises on one of them, the error is raised on all."""
     raised: Exception | None = None
     try:
         action()
-    # collected first and raised by all: a rank that raises alone leaves the others waiting
+    # a rank that raised alone would leave the others waiting in the next collective call
     except Exception as err:  # passed on to all ranks below
         if world_size() == 1:
             raise
@@ -110,7 +110,7 @@ def on_every_rank(action: Callable[[], None]) -> None:
 
 
 def on_first_rank(action: Callable[[], None]) -> None:
-    """Run ``action`` on rank 0 alone, otherwise as :func:`on_every_rank`; all ranks call it."""
+    """Run ``action`` on rank 0 only, and raise its error on all ranks; all ranks must call it."""
     on_every_rank(action if rank() == 0 else lambda: None)
 
 
@@ -134,7 +134,7 @@ def _gathered_equal(tensor: Tensor) -> list[Tensor]:
 
 
 def _device() -> torch.device:
-    """Where the backend wants its tensors: NCCL moves those of a GPU only."""
+    """The device that the backend needs: NCCL only moves tensors on a GPU."""
     if dist.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
@@ -142,14 +142,14 @@ def _device() -> torch.device:
 
 @dataclass(frozen=True)
 class EpochRules:
-    """What an epoch must keep to.
+    """The rules that the rows of an epoch must follow.
 
     Attributes:
-        num_examples: indices run from 0 to one less.
-        num_classes: so do labels.
-        repeats: what an example seen twice in an epoch is: an ``"error"``, or only the ``"first"``
-            time counts.
-        padding_rows: how many rows other ranks may repeat, because samplers of distributed
+        num_examples: indices are in ``[0, num_examples)``.
+        num_classes: labels are in ``[0, num_classes)``.
+        repeats: whether an example that comes twice in an epoch is an ``"error"``, or only the
+            ``"first"`` time counts.
+        padding_rows: how many rows may repeat on other ranks, because samplers of distributed
             training fill their last round.
         num_ranks: the order of a row, modulo this, is its rank.
     """
@@ -174,12 +174,12 @@ def epoch_columns(
 
     Args:
         rows: of all ranks, on the CPU.
-        rules: what they must keep to.
-        known_labels: label of each example in earlier epochs, -1 where not yet seen, ``[N]``.
+        rules: that they must follow.
+        known_labels: label of each example in earlier epochs, -1 if it was not seen, ``[N]``.
         epoch: counted from 1, for messages.
 
     Returns:
-        the measures, NaN where an example was not seen; ``label`` and ``prediction``, -1 there.
+        the measures, NaN for an example that was not seen, with -1 as ``label`` and ``prediction``.
 
     Raises:
         DataError: an index is out of range, or repeats.
@@ -188,7 +188,7 @@ def epoch_columns(
     """
     index, labels = rows.index.numpy(), rows.labels.numpy()
     check_index(index, rules.num_examples)
-    # before repeats are counted: a label of -1 would be reported as one by accident
+    # labels first: a loop that passes -1 for padding should read about labels, not about repeats
     check_label_range(labels, rules.num_classes, index)
     keep = _first_rows(index, rows.order.numpy(), rules, epoch)
     index, labels = index[keep], labels[keep].astype(np.int32)
@@ -231,13 +231,14 @@ def check_label_range(
 def _first_rows(
     index: NDArray[np.int64], order: NDArray[np.int64], rules: EpochRules, epoch: int
 ) -> NDArray[np.int64]:
-    """Positions of the first time each example was seen."""
-    # the order over all ranks, so that "first" is the same however the data was split
+    """Positions of the rows in which each example came first."""
+    # by the order over all ranks, so "first" does not depend on how ranks share the data
     latest_first = np.argsort(order, kind="stable")[::-1]
     rows = np.full(rules.num_examples, -1)
-    rows[index[latest_first]] = latest_first  # of several rows of an example the last one stays
+    # numpy keeps the last of several assignments to one place, here the earliest row
+    rows[index[latest_first]] = latest_first
     first: NDArray[np.int64] = rows[rows >= 0]
-    # rows that a sampler adds to fill its last round are not repeats of the user's
+    # a sampler's own padding is allowed; other repeats are the user's mistake
     if rules.repeats == "error" and len(first) < len(index):
         _check_repeats(index, order % rules.num_ranks, rules, epoch)
     return first
@@ -246,7 +247,7 @@ def _first_rows(
 def _check_repeats(
     index: NDArray[np.int64], rank: NDArray[np.int64], rules: EpochRules, epoch: int
 ) -> None:
-    # twice on the same rank is a loop's mistake; on two ranks it may be the sampler's padding
+    # twice on the same rank is a mistake in the loop; on two ranks it may be a sampler's padding
     pairs, counts = np.unique(np.stack([index, rank]), axis=1, return_counts=True)
     if (counts > 1).any():
         raise DataError(
@@ -266,15 +267,15 @@ def _check_same_labels(
     index: NDArray[np.int64], labels: NDArray[np.int32], known: NDArray[np.int32], epoch: int
 ) -> None:
     before = known[index]
-    # -1: not seen in an earlier epoch
+    # -1 means not seen in an earlier epoch
     changed = (before >= 0) & (before != labels)
     if changed.any():
         first = int(changed.argmax())
         raise LabelError(
             f"the labels of {int(changed.sum())} examples changed by epoch {epoch}: example "
             f"{int(index[first])} was {int(before[first])} and is {int(labels[first])}; an index "
-            "must name the same example all through training. If labels are meant to change, "
-            "start a new tracker"
+            "must belong to the same example all through training. If labels should change, start "
+            "a new tracker"
         )
 
 
@@ -308,15 +309,15 @@ class EpochStore:
     """The epochs of one tracker.
 
     Args:
-        folder: where they lie; ``None`` for a temporary folder that goes with the store.
-        settings: what the epochs must have been recorded with.
+        folder: of their files; ``None`` for a temporary folder that is removed with the store.
+        settings: that all epochs in the folder must have been recorded with.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, settings: dict[str, Any]) -> None:
         self.is_temporary = folder is None
         if folder is None:
             folder = tempfile.mkdtemp(prefix="hardsight-")
-            # removed with the object, also if the user never says so
+            # removes the folder when the store is garbage-collected or the process ends
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = Path(folder)
         self._settings = settings
@@ -336,23 +337,23 @@ class EpochStore:
                         f"{self.folder} holds epochs with {name}={stored.get(name)!r}, but this "
                         f"tracker has {name}={value!r}; choose another folder"
                     )
-        # up to the first gap: what lies behind it belongs to an interrupted run
+        # up to the first gap: files behind it belong to an interrupted run
         epochs = 0
         while self._file(epochs + 1).exists():
             epochs += 1
         return epochs
 
     def write(self, epoch: int, columns: Columns) -> None:
-        """Write one epoch, counted from 1, in place of an older one.
+        """Write one epoch, counted from 1; an older file of it is replaced.
 
         Raises:
-            OutputError: it could not be written; nothing of it is left.
+            OutputError: it could not be written; no partial file is left.
         """
-        # one fixed order of columns, as every reader of epochs expects it
+        # in the fixed order of columns that readers expect
         rows = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
         self._write_bytes(_SETTINGS, json.dumps(self._settings, sort_keys=True).encode())
         try:
-            # an open file: pyarrow takes names as UTF-8 in every locale
+            # an open file instead of its name, which pyarrow would encode as UTF-8 in any locale
             with replacing(self._file(epoch)) as partial, partial.open("wb") as sink:
                 pq.write_table(rows, sink, row_group_size=_ROWS_AT_ONCE, **_ENCODING)
         except OSError as err:
@@ -365,20 +366,20 @@ class EpochStore:
                 file.unlink()
 
     def packed(self) -> list[Tensor]:
-        """The files of all epochs as bytes, for a state that must stand alone."""
+        """The files of all epochs as bytes, for a state that works without the folder."""
         files = [self._file(epoch + 1).read_bytes() for epoch in range(self.count())]
-        # as tensors of bytes, which a checkpoint may hold and weights_only loading accepts
+        # as tensors, since torch.load with weights_only=True refuses most other types
         return [torch.frombuffer(bytearray(content), dtype=torch.uint8) for content in files]
 
     def unpack(self, files: Sequence[Tensor]) -> None:
-        """Replace all epochs by those that :meth:`packed` gave."""
+        """Replace all epochs by the files from :meth:`packed`."""
         self.keep(0)
         self._write_bytes(_SETTINGS, json.dumps(self._settings, sort_keys=True).encode())
         for place, content in enumerate(files):
             self._write_bytes(self._file(place + 1).name, content.cpu().numpy().tobytes())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles of a temporary store have epochs, and a folder, of their own."""
+        """Give a copy or pickle of a temporary store its own folder with the same epochs."""
         if not self.is_temporary:
             return EpochStore, (self.folder, self._settings)
         return _with_epochs, (self._settings, self.packed())
@@ -392,8 +393,7 @@ class EpochStore:
         """Histories ``[E, n]`` of consecutive blocks of examples."""
         files = [self._open(epoch + 1) for epoch in range(self.count())]
         try:
-            # row groups of all epochs have the same rows: a block of examples is one group of each
-            # file
+            # row group i holds the same examples in every file, so a block is one group per file
             for group in range(files[0].num_row_groups if files else 0):
                 parts = [self._read(file, group, names) for file in files]
                 yield {name: np.stack([part[name] for part in parts]) for name in names}
@@ -479,7 +479,7 @@ def summary_table(
 
 def _columns(store: EpochStore, *, el2n_epochs: int) -> dict[str, NDArray[Any]]:
     """Keys and summaries of all examples of a store."""
-    # "correct" follows from label and prediction, and is not stored
+    # "correct" is not stored, since it follows from label and prediction
     inputs = {name for spec in SUMMARIES.values() for name in spec.inputs} - {"correct"}
     blocks = [
         _block_columns(block, el2n_epochs=el2n_epochs)
@@ -498,7 +498,7 @@ def _with_held_out(
     if len(both):
         shown = ", ".join(map(str, both[:5])) + (", ..." if len(both) > 5 else "")
         raise DataError(
-            f"{len(both)} examples {shown} were trained on, and are recorded as held out; give "
+            f"{len(both)} examples {shown} were trained on but are recorded as held out; pass as "
             "held_out a tracker of examples that training never sees"
         )
     columns: dict[str, NDArray[Any]] = {}
@@ -514,7 +514,7 @@ def _block_columns(
 ) -> dict[str, NDArray[Any]]:
     """Keys and summaries of some examples from their histories ``[E, n]``."""
     seen = block["label"] >= 0
-    # NaN, so that an epoch in which it was not seen is neither right nor wrong
+    # NaN for an epoch in which the example was not seen: neither right nor wrong
     right = np.where(seen, block["label"] == block["prediction"], math.nan)
     histories = {**block, "correct": right}
     label = block["label"].max(axis=0).astype(np.int64)  # -1 where never seen
@@ -525,7 +525,7 @@ def _block_columns(
         "finite": label >= 0,
         "epochs_seen": seen.sum(axis=0),
         "rival": strongest_rival(block["prediction"], block["label"]),
-        # what judges labels besides the summaries; see hardsight.suspects
+        # besides the summaries, these are used to judge labels; see hardsight.suspects
         "rival_confidence": rival_confidence(block["confidence"], block["logit_margin"]),
         "last_margin": last_seen(block["logit_margin"]),
         "last_confidence": last_seen(block["confidence"]),

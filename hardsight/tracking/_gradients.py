@@ -1,4 +1,4 @@
-"""How large the gradient is, step by step."""
+"""Record the norm of the gradient, step by step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class GradientNorms:
     r"""The norm of the whole gradient, :math:`\lVert \nabla_\theta L \rVert_2`, of every step.
 
     A loss whose gradient does not fade, such as Encouraging Loss with a steep bonus, takes larger
-    steps at the same learning rate; this is how to see it. Nothing waits for the device: a number
-    per step stays there until :meth:`values` asks for all of them.
+    steps at the same learning rate, and this shows it. Nothing waits for the device: a number per
+    step stays there until :meth:`values` is called.
 
     Args:
-        every: record one step in so many.
+        every: record one step in this many.
 
     Raises:
         OptionError: ``every`` is below 1.
@@ -43,7 +43,7 @@ class GradientNorms:
         self._norms: list[Tensor] = []
 
     def record(self, model: nn.Module | Iterable[Tensor]) -> None:
-        """Take the gradients as they are now: after ``backward``, before they are clipped.
+        """Record the current gradients; call it after ``backward``, before they are clipped.
 
         Args:
             model: or its parameters; those without a gradient count as 0.
@@ -62,9 +62,9 @@ class GradientNorms:
         return torch.stack(self._norms).double().cpu().numpy()
 
     def lightning_callback(self) -> Any:
-        """A callback for Lightning's trainer, which records before every step of an optimizer.
+        """A callback for Lightning's trainer that records before every step of an optimizer.
 
-        Gradients that mixed precision has scaled are taken as they are after unscaling.
+        With the loss scaling of mixed precision, gradients are recorded after unscaling.
 
         Raises:
             MissingExtraError: Lightning is not installed.
@@ -76,7 +76,7 @@ class GradientNorms:
 
 
 def _norm(grads: list[Tensor]) -> Tensor:
-    """Over all tensors together, in float32 or wider, on the device of the first."""
+    """Norm over all tensors together, in float32 or wider, on the device of the first."""
     if not grads:
         return torch.zeros(())
     wide = [torch.promote_types(grad.dtype, torch.float32) for grad in grads]

@@ -1,4 +1,4 @@
-"""The tracker as a Lightning callback; imported when it is asked for."""
+"""The tracker as a Lightning callback; imported only when it is used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hardsight.tracking._steps import StepRecorder
 class TrackingCallback(StepRecorder, pl.Callback):
     """Records every training step, or every validation step, by a hook on the head.
 
-    A module with a method ``kept_pass() -> (embeddings, logits)`` is asked for the pass of its last
-    step instead: it has a hook already, and a step replayed from a CUDA graph calls none at all.
+    If the module has a method ``kept_pass() -> (embeddings, logits)``, that is called instead: such
+    a module has a hook already, and a step replayed from a CUDA graph calls no hooks at all.
     """
 
     MADE_BY = "lightning_callback"
@@ -25,20 +25,20 @@ class TrackingCallback(StepRecorder, pl.Callback):
 
     @property
     def state_key(self) -> str:
-        """Where checkpoints keep the state; one place for each stage."""
+        """Key of the state in checkpoints, one per stage."""
         return f"hardsight.HardnessTracker[{self.tracker.stage}]"
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the tracker; all ranks come here when a checkpoint is saved."""
+        """State of the tracker; called on all ranks when a checkpoint is saved."""
         return self._state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self._go_on(state_dict)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Hang the hook on the head."""
-        # our own module keeps its last pass, which costs no hook; any other is watched at its head
+        """Install the hook on the head."""
+        # our own module keeps its last pass and needs no hook
         if not hasattr(pl_module, "kept_pass"):
             self._hook = watch(self.tracker.layer_in(pl_module, self._head), self._see)
 
@@ -55,11 +55,10 @@ class TrackingCallback(StepRecorder, pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Await the forward pass of a training step."""
+        """Note the batch whose forward pass comes next."""
         if self.tracker.stage == "train":
-            # a checkpoint of the last step of an epoch goes on in the next one, and no hook tells
-            # an epoch that a checkpoint had recorded in full is written now that the next one
-            # begins
+            # a checkpoint from the last step of an epoch resumes in the next epoch, and Lightning
+            # calls no hook for the end of the recorded one: write it now
             if self._epoch not in (None, trainer.current_epoch):
                 self._end_epoch()
             self._await(batch, trainer.current_epoch)
@@ -67,7 +66,7 @@ class TrackingCallback(StepRecorder, pl.Callback):
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
     ) -> None:
-        """Record a pass that the module kept, before the class weights move on."""
+        """Record a pass that the module kept, before the optimizer changes the class weights."""
         self._ask(pl_module)
 
     def on_train_batch_end(self, *args: Any) -> None:
@@ -87,8 +86,8 @@ class TrackingCallback(StepRecorder, pl.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Await the forward pass of a validation step over the first validation set."""
-        # further validation sets number their examples again from 0
+        """Note the batch of a validation step, if it is of the first validation set."""
+        # other validation sets number their examples from 0 again
         if self._records_validation(trainer) and dataloader_idx == 0:
             self._await(batch, trainer.current_epoch)
 
@@ -105,16 +104,16 @@ class TrackingCallback(StepRecorder, pl.Callback):
             self._end_epoch()
 
     def _records_validation(self, trainer: pl.Trainer) -> bool:
-        """Whether a validation pass counts: of a fit, never of ``trainer.validate()`` by itself."""
+        """Whether to record a validation pass: in ``fit``, but not in ``trainer.validate()``."""
         return (
             self.tracker.stage == "evaluation"
-            # of a fit, and not the few batches that are tried before it
+            # not the few batches of Lightning's sanity check before training
             and trainer.state.fn == "fit"
             and not trainer.sanity_checking
         )
 
     def _ask(self, module: Any) -> None:
-        """Record the last pass of a module that keeps it, if one is awaited."""
+        """Record the last pass of a module that keeps it, if a batch is waiting for it."""
         if self._batch is not None and hasattr(module, "kept_pass"):
             embeddings, logits, *moved = module.kept_pass()
             # weights as they were in the forward pass, if the module kept them
@@ -139,5 +138,5 @@ class GradientCallback(pl.Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
     ) -> None:
-        """Take the gradients, before they are clipped."""
+        """Record the gradients before they are clipped."""
         self._norms.record(pl_module)

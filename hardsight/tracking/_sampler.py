@@ -1,4 +1,4 @@
-"""In which order to learn: examples of an epoch, drawn by their hardness."""
+"""Draw the examples of an epoch by their hardness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERS = ("easy_first", "hard_first", "weighted")
 
 
 class HardnessSampler(Sampler[int]):
-    r"""Positions of an epoch's examples, for any ``DataLoader``, chosen by hardness.
+    r"""Chooses the positions of an epoch's examples by their hardness, for any ``DataLoader``.
 
     ==============  =============================================================================
     ``easy_first``  a curriculum: epoch 0 draws from the easiest share ``start`` alone, which grows
@@ -29,9 +29,9 @@ class HardnessSampler(Sampler[int]):
                     :math:`(\mathrm{rank} / N)^{\mathrm{power}}`, the hardest having rank N
     ==============  =============================================================================
 
-    Every epoch has N draws, so that runs of different orders have equal steps. Of a growing share
-    each example comes equally often, up to one; within an epoch the order is random. Self-paced
-    learning is ``easy_first`` with :meth:`update` after each epoch.
+    Every epoch has N draws, so runs with different orders have equally many steps. The examples of
+    a share come equally often, within one; the order in an epoch is random. Self-paced learning is
+    ``easy_first`` with :meth:`update` after each epoch.
 
     Args:
         hardness: of every example of the dataset, ``[N]``; larger is harder.
@@ -97,7 +97,7 @@ class HardnessSampler(Sampler[int]):
         return cls(hardness_by_number(table, by, length), **options)
 
     def update(self, hardness: ArrayLike) -> None:
-        """Go on with another hardness, such as that of the last epoch.
+        """Replace the hardness, for example by that of the last epoch.
 
         Args:
             hardness: ``[N]``; larger is harder.
@@ -111,11 +111,11 @@ class HardnessSampler(Sampler[int]):
                 f"{missing:,} of {len(values):,} examples have no hardness (NaN); score them, or "
                 "give them a value"
             )
-        # easiest first; of equal ones the first comes first
+        # easiest first; a stable sort keeps equal ones in their order
         self._easiest_first = torch.from_numpy(np.argsort(values, kind="stable"))
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch, counted from 0, that the next iteration draws."""
+        """Set the epoch, counted from 0, that the next iteration draws."""
         self.epoch = epoch
 
     def share_of(self, epoch: int) -> float:
@@ -132,7 +132,7 @@ class HardnessSampler(Sampler[int]):
             ranks = torch.arange(1, length + 1, dtype=torch.float64) / length
             chances = (ranks**self.power).cumsum(0)
             drawn = torch.rand(length, generator=draw, dtype=torch.float64) * chances[-1]
-            # rounding may put the last draw just behind the end
+            # rounding may put a draw just behind the last chance
             places = torch.searchsorted(chances, drawn, right=True).clamp_max(length - 1)
             return self._easiest_first[places]
         count = max(1, round(self.share_of(epoch) * length))
@@ -140,12 +140,12 @@ class HardnessSampler(Sampler[int]):
         pool = self._easiest_first[:count] if is_easy else self._easiest_first[length - count :]
         # an epoch has as many steps as without the sampler, so that schedules keep their meaning
         turns = -(-length // count)
-        # whole permutations one after another: each of the pool before any of it a second time
+        # one permutation after another: every example of the pool comes before any comes again
         drawn = torch.cat([torch.randperm(count, generator=draw) for _ in range(turns)])
         return pool[drawn[:length]]
 
     def __iter__(self) -> Iterator[int]:
-        # a prime factor keeps the streams of neighbouring seeds apart
+        # the factor keeps (seed, epoch) pairs apart: seed + epoch would repeat draws for neighbours
         draw = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         return iter(self.rows_of(self.epoch, draw).tolist())
 
@@ -154,7 +154,7 @@ class HardnessSampler(Sampler[int]):
 
 
 def hardness_by_number(table: ScoreTable, by: str, length: int) -> np.ndarray[Any, Any]:
-    """A column of a table, turned so that larger is harder, by the number of the example.
+    """A column of a table by the number of the example, with the sign that makes larger harder.
 
     Args:
         table: with a column ``index``.

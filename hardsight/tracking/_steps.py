@@ -1,8 +1,8 @@
-"""Training steps: awaited by a callback, held to the head, kept for a while, and measured.
+"""Record training steps: check them against the head, keep them, and measure many at once.
 
-Steps are kept as they are for a while and measured many at once, because a step of a small network
-on a GPU takes as long as a few dozen kernel launches. Nothing here reads a value back from the
-device: a step never waits for the tracker.
+Steps are collected before they are measured, because measuring takes dozens of kernel launches, as
+long as a whole step of a small network on a GPU. Nothing here reads a value back from the device,
+so a step never waits for the tracker.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ SCORE_OF = {
     "el2n": "el2n",
 }
 """The score whose formula gives a recorded measure, and whose statement describes it."""
-_BYTES_AT_ONCE = 32 << 20  # of the steps kept before they are measured
-_STEPS_AT_ONCE = 256  # and their number, however small they are
-_FIRST_ROWS, _CHECKED_CLASSES = 64, 64  # rows of the first step; classes of every step
+_BYTES_AT_ONCE = 32 << 20  # of the steps that are kept before they are measured
+_STEPS_AT_ONCE = 256  # the most steps that are kept, however small they are
+_FIRST_ROWS, _CHECKED_CLASSES = 64, 64  # checked rows of the first step; classes in every step
 _NOT_ITS_HEAD = (
     "embeddings times class weights, plus a bias, are not the logits, so that angles would be "
-    "measured against the wrong weights; pass what enters the head, what leaves it, and its "
-    "weights as they are in this step: head=model.fc to the tracker rather than a copy of them"
+    "measured against the wrong weights; pass the head's input, its output, and its weights as "
+    "they are in this step: head=model.fc to the tracker rather than a copy of the weights"
 )
 LABEL_KEYS = ("labels", "label", "target", "targets", "y")
 
 
 class StepRecorder:
-    """Records steps of a trainer: of several passes through the head in a step the first counts.
+    """Records the steps of a trainer; only the first pass through the head in a step counts.
 
     Args:
         tracker: where rows go; its ``stage`` says which steps are recorded.
-        head: name of the classifier layer, if it is not found by itself.
+        head: name of the classifier layer, if it is not found automatically.
     """
 
     MADE_BY: str  # the method of the tracker that made this callback
 
     def __init__(self, tracker: HardnessTracker, *, head: str | None = None) -> None:
         self.tracker, self._head = tracker, head
-        self._batch: tuple[Tensor, Tensor] | None = None  # of the step whose forward is awaited
-        self._epoch: int | None = None  # the trainer's, of the rows recorded last
+        self._batch: tuple[Tensor, Tensor] | None = None  # index and labels, until the head is run
+        self._epoch: int | None = None  # the trainer's epoch of the last recorded rows
 
     def _state(self) -> dict[str, Any]:
-        """For a checkpoint; all ranks must ask for it."""
+        """State for a checkpoint; all ranks must call it."""
         return {"tracker": self.tracker.state_dict(gather=True), "epoch": self._epoch}
 
     def _go_on(self, state: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class StepRecorder:
     def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
         if self._batch is not None:
             index, labels = self._batch
-            # a second pass of the same step, as of a gradient checkpoint, is not recorded again
+            # so that a second pass in the same step, as with gradient checkpointing, is ignored
             self._batch = None
             self.tracker.update(index, embeddings, logits, labels, class_weights=class_weights)
 
@@ -140,14 +140,14 @@ def _described(part: Any) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """The tensors of one training step, detached; or those of several, side by side.
+    """The detached tensors of one training step, or of several steps stacked.
 
     Attributes:
         index: positions of the examples, ``[B]``, int64.
-        embeddings: what entered the head, ``[B, D]``.
-        logits: what left it, ``[B, C]``.
+        embeddings: the head's input, ``[B, D]``.
+        logits: the head's output, ``[B, C]``.
         labels: class indices, ``[B]``, int64, on the device of the logits.
-        class_weights: as they were then, ``[C, D]``.
+        class_weights: as they were in this step, ``[C, D]``.
     """
 
     index: Tensor
@@ -164,12 +164,12 @@ class Step:
     @property
     def nbytes(self) -> int:
         """Memory that keeping the step takes."""
-        # index and labels are nothing beside these three
+        # index and labels are negligible
         return sum(t.nbytes for t in (self.embeddings, self.logits, self.class_weights))
 
     @property
     def kind(self) -> list[tuple[object, ...]]:
-        """Steps of one kind fit side by side, and pass the same checks of shape and dtype."""
+        """Shapes, dtypes and devices; steps of the same kind can be stacked and checked once."""
         return [(part.shape, part.dtype, part.device) for part in self.parts]
 
 
@@ -184,10 +184,10 @@ def as_index(values: object, name: str) -> Tensor:
 
 
 class HeadFit:
-    r"""Holds every step to :math:`x W^\top + b = z`, without waiting for the device.
+    r"""Checks for every step that :math:`x W^\top + b = z`, without waiting for the device.
 
-    Which form the equation has (plain, cosine, scaled) is read off the first step. The bias need
-    not be known: angles do not depend on it, and what is the same for all rows stands for it.
+    The first step shows which form the equation has (plain, cosine, scaled). The bias need not be
+    known: angles do not depend on it, and any vector that is the same for all rows is accepted.
     """
 
     def __init__(self) -> None:
@@ -196,21 +196,21 @@ class HeadFit:
         self._turn = 0
 
     def begin(self, step: Step, bias: Tensor | None) -> None:
-        """Look at a step, if none was looked at yet; waits for the device this once.
+        """Find the form of the equation from the first step, the only one to wait for the device.
 
         Raises:
-            HeadMismatchError: its tensors do not belong together.
+            HeadMismatchError: the logits are not made from these embeddings and weights.
         """
         if self._form is not None:
             return
         embeddings, logits = step.embeddings[:_FIRST_ROWS], step.logits[:_FIRST_ROWS]
-        # a single row fits any scale and bias: only a known bias lets it tell something
+        # a single row fits any bias, so it can only be used if the bias is known
         is_one = len(logits) == 1 and bias is not None
         least = 1 if is_one else 2
         finite = embeddings.isfinite().all(dim=1) & logits.isfinite().all(dim=1)
         if len(logits) < least or int(finite.sum()) < least:
-            return  # nothing to learn from; rows without numbers are found when the epoch ends
-        # the dtype decides how much rounding is forgiven
+            return  # too few rows to tell; rows that are not finite are reported at the epoch's end
+        # the dtype decides how much rounding is tolerated
         self._computed_in = _precision_of(logits)
         form = linear_form(
             embeddings[finite], logits[finite], step.class_weights, bias if is_one else None,
@@ -221,16 +221,16 @@ class HeadFit:
         self._form = form
 
     def differing(self, steps: Step) -> Tensor:
-        """Which rows of steps side by side break the equation, ``[steps, B]``."""
+        """Which rows of stacked steps break the equation, ``[steps, B]``."""
         embeddings, logits, weights = steps.embeddings, steps.logits, steps.class_weights
         if self._form is None:
             return torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
-        # another part of the classes in every round of steps
+        # only some classes are checked each time: choose others in every round
         self._turn += 1
         return torch.vmap(self._rows)(embeddings, logits, weights)
 
     def differs_alone(self, step: Step, bias: Tensor) -> Tensor:
-        """The same for a step of one row, which tells nothing without its bias, ``[1]``."""
+        """Whether a step of one row breaks the equation, given its bias, ``[1]``."""
         if self._form is None:
             return torch.zeros(1, dtype=torch.bool, device=step.logits.device)
         used = bias if self._form.use_bias else torch.zeros_like(bias)
@@ -270,20 +270,20 @@ class HeadFit:
 def _precision_of(logits: Tensor) -> torch.dtype:
     """The precision logits were computed in: float32 ones may come from half-precision layers."""
     for dtype in (torch.bfloat16, torch.float16):
-        # float32 values that survive the way through bfloat16 were bfloat16 before
+        # float32 values that survive rounding to bfloat16 were computed in bfloat16
         if torch.equal(logits.to(dtype).to(logits.dtype), logits):
             return dtype
     return logits.dtype
 
 
 class Stash:
-    """Steps that wait to be measured, and the rows of those that were.
+    """Steps that wait to be measured, and the rows of those that have been measured.
 
-    Steps of one kind are copied side by side into memory taken once: the next step overwrites the
-    weights, and maybe the rest, and a copy into place is the least a step can cost.
+    Steps of one kind are copied into preallocated memory. A copy is needed, since the next step
+    overwrites the weights and possibly the rest, and a copy into place is the cheapest.
 
     Args:
-        judge: tells which rows of steps side by side do not belong to their class weights.
+        judge: tells which rows of stacked steps do not fit their class weights.
     """
 
     def __init__(self, judge: Callable[[Step], Tensor] | None = None) -> None:
@@ -296,26 +296,27 @@ class Stash:
         self._waiting = 0
 
     def fits(self, step: Step) -> bool:
-        """Whether a step is of the kind that there is room for."""
+        """Whether the memory was allocated for steps of this kind."""
         return step.kind == self._kind
 
     def make_room(self, step: Step) -> None:
-        """Prepare for steps of another kind than before."""
+        """Measure waiting steps, and allocate memory for steps of another kind."""
         self.measure()
-        self._kind, self._room, self._places = None, None, []  # given back before more is taken
+        self._kind, self._room, self._places = None, None, []  # free the old memory first
         if step.nbytes <= _BYTES_AT_ONCE:
-            # one more than fits, so that a step as large as the limit still has room
+            # + 1: a step that is as large as the limit still gets room
             steps = min(_BYTES_AT_ONCE // step.nbytes + 1, _STEPS_AT_ONCE)
-            with torch.inference_mode(False):  # else it could not be written to outside that mode
+            # tensors made in inference mode could not be written to outside it
+            with torch.inference_mode(False):
                 rooms = [part.new_empty((steps, *part.shape)) for part in step.parts]
                 self._places = list(zip(*(room.unbind() for room in rooms), strict=True))
             self._room = Step(*rooms)
         self._kind = step.kind
 
     def add(self, step: Step) -> None:
-        """Take one step of the kind there is room for; a large one is measured, not copied."""
+        """Add a step of the current kind; a step that is too large is measured at once instead."""
         if self._room is None:
-            # in blocks: the float32 copy of a large step would double its memory
+            # in blocks, since a float32 copy of a whole large step would double its memory
             for block in _row_blocks(step):
                 self._measure(block)
             return
@@ -326,7 +327,7 @@ class Stash:
             self.measure()
 
     def measure(self) -> None:
-        """Measure the steps that wait."""
+        """Measure all waiting steps."""
         if self._room is not None and self._waiting:
             filled = (room[: self._waiting] for room in self._room.parts)
             self._measure(Step(*filled))
@@ -335,12 +336,12 @@ class Stash:
     def _measure(self, steps: Step) -> None:
         self.rows.append(measured(steps))
         if self._judge is not None:
-            # cloned: the room is filled again by the next steps
+            # cloned, since the next steps overwrite the memory
             self.differing.append((steps.index.flatten().clone(), self._judge(steps).flatten()))
 
 
 def _row_blocks(step: Step) -> list[Step]:
-    """A large step in blocks of rows whose logits take a bounded part of the memory."""
+    """Split a large step into blocks of rows whose logits take a bounded amount of memory."""
     per_row = step.logits.shape[1] * 4
     rows = max(1, _BYTES_AT_ONCE // per_row)
     *by_row, class_weights = step.parts
@@ -350,9 +351,9 @@ def _row_blocks(step: Step) -> list[Step]:
 
 @torch.no_grad()
 def measured(steps: Step) -> Rows:
-    """Rows of steps side by side, ``[steps, ...]`` each; they share no memory with them."""
-    # vmap gives each step its own class weights, and the scores the forms that never look at a
-    # value on the host
+    """Measure stacked steps, ``[steps, ...]`` each; the rows share no memory with them."""
+    # under vmap each step has its own class weights, and nothing may read a value on the host,
+    # which would wait for the device
     with torch.autocast(steps.embeddings.device.type, enabled=False):
         prediction, values = torch.vmap(_step_measures)(*steps.parts[1:])
     return Rows(
@@ -368,7 +369,7 @@ def _step_measures(
     embeddings: Tensor, logits: Tensor, labels: Tensor, class_weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Predictions ``[B]`` and measures ``[B, len(MEASURES)]`` of one step."""
-    inside = labels.clamp(0, logits.shape[1] - 1)  # a label outside is found when the epoch ends
+    inside = labels.clamp(0, logits.shape[1] - 1)  # labels out of range are reported by end_epoch
     head = TiledHead(class_weights, parts=("norms", "angles")).summaries(embeddings, inside)
     angles = head.angles
     assert angles is not None
@@ -383,9 +384,9 @@ def _step_measures(
 
 
 def _own_confidence(angles: AngleSummary) -> Tensor:
-    """Angular visual confidence of the labelled class, AVH Eq. 3, from the sum of the angles."""
+    """Angular visual confidence of the labelled class, AVH Eq. 3, from the sum of angles."""
     total = angles.num_classes * math.pi - angles.total
-    silent = total <= 0  # opposite to every class at once
+    silent = total <= 0  # the embedding is opposite to every class weight
     share = (math.pi - angles.target) / total.masked_fill_(silent, 1.0)
     return share.masked_fill_(silent, 1 / angles.num_classes)
 
@@ -399,7 +400,7 @@ class Rows:
         labels: class indices, ``[n]``.
         prediction: class indices, ``[n]``.
         values: the measures, ``[n, len(MEASURES)]``, float32.
-        order: when a row was seen among those of all ranks, ``[n]``.
+        order: place of the row in time among the rows of all ranks, ``[n]``.
     """
 
     index: Tensor
@@ -419,7 +420,7 @@ def no_rows() -> Rows:
 
 
 def joined(parts: list[Rows]) -> Rows:
-    """Rows one after another, on the CPU; the one place that waits for the device."""
+    """Concatenate rows on the CPU; the only place that waits for the device."""
     fields = [field.name for field in dataclasses.fields(Rows)]
     return Rows(
         *(_joined([getattr(part, name) for part in parts or [no_rows()]]) for name in fields)

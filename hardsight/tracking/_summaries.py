@@ -25,7 +25,7 @@ Values = NDArray[np.float64]
     range=(0.0, 1.0),
     higher_is_harder=True,
     meaning="Angular visual hardness, averaged over the epochs of training. Steadier than the "
-    "value at the end; with C classes, 1/C means the model could not tell.",
+    "value at the end; with C classes, 1/C means that the model could not tell them apart.",
     title="Mean AVH",
 )
 def mean_avh(avh: ArrayLike) -> Values:
@@ -128,7 +128,7 @@ def area_under_margin(logit_margin: ArrayLike) -> Values:
     range=(0.0, math.inf),
     higher_is_harder=True,
     meaning="How often the example was classified rightly and then wrongly in the next epoch. "
-    "0 is never forgotten; one never learned at all counts every epoch it was seen in.",
+    "0 means never forgotten; an example that was never learned counts every epoch it was seen in.",
 )
 def forgetting_events(correct: ArrayLike) -> Values:
     r"""How often a right prediction turned wrong from one epoch to the next.
@@ -162,11 +162,11 @@ def forgetting_events(correct: ArrayLike) -> Values:
     before = np.full(history.shape[1], math.nan)
     events = np.zeros(history.shape[1])
     for now in history:
-        # NaN, an epoch in which it was not seen, is neither
+        # NaN (not seen in that epoch) equals neither
         events += (before == 1) & (now == 0)
         before = np.where(np.isnan(now), before, now)
     never_learned = ~(history == 1).any(axis=0)
-    # never learned: more than any example can have that was learned and forgotten
+    # an example that was never learned gets more than any that was learned and forgotten
     return np.where(seen == 0, math.nan, np.where(never_learned, seen, events))
 
 
@@ -186,7 +186,7 @@ def early_el2n(el2n: ArrayLike, *, window_epochs: int = 10) -> Values:
 
     Args:
         el2n: distance between softmax output and one-hot label in every epoch, ``[E, N]``.
-        window_epochs: how many epochs are early, ``w``; later ones play no part.
+        window_epochs: how many epochs count as early, ``w``; later ones are ignored.
 
     Returns:
         ``[N]`` in ``[0, sqrt(2)]``; larger is harder. NaN for an example not seen that early.
@@ -275,7 +275,7 @@ def map_variability(confidence: ArrayLike) -> Values:
         Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, variability.
     """
     history = _as_history(confidence, "confidence")
-    # about the mean over the epochs seen, with their number below it: the paper's spread
+    # divided by the number of epochs seen, not by one less, as in the paper
     return np.sqrt(_mean_seen((history - _mean_seen(history)) ** 2))
 
 
@@ -452,10 +452,10 @@ def suspicion(logit_margin: ArrayLike, *, ramp_epochs: int = 10) -> Values:
 def strongest_rival(
     predictions: ArrayLike, labels: ArrayLike, *, ramp_epochs: int = 10
 ) -> NDArray[np.int64]:
-    """The class that was predicted in place of the label most often, ``[N]``.
+    """The class that was predicted most often instead of the label, ``[N]``; -1 if there is none.
 
-    Epochs count as they do for :func:`suspicion`, so that it names the class that the suspicion
-    speaks for, also after the label was memorised.
+    Epochs have the weights of :func:`suspicion`, so the result is the class that the suspicion
+    points to, also after the label was memorised.
 
     Args:
         predictions: predicted class in every epoch, ``[E, N]``.
@@ -472,18 +472,19 @@ def strongest_rival(
     predicted, label = np.asarray(predictions), np.asarray(labels)
     counts = (label >= 0) & (predicted >= 0) & (predicted != label)
     weights = np.where(counts, _ramp(len(label), ramp_epochs), 0)
-    order = np.argsort(predicted, axis=0, kind="stable")  # epochs with the same class together
+    # per example, sort epochs by predicted class: a run of equal classes is then one candidate
+    order = np.argsort(predicted, axis=0, kind="stable")
     classes = np.take_along_axis(predicted, order, axis=0)
     totals = np.cumsum(np.take_along_axis(weights, order, axis=0), axis=0)
-    is_last = np.ones(classes.shape, np.bool_)  # of its class
+    is_last = np.ones(classes.shape, np.bool_)  # the last epoch of its run
     is_last[:-1] = classes[1:] != classes[:-1]
-    # running totals at the ends of classes, from which differences give each class its votes
+    # the votes of a class are the difference of the running totals at the ends of two runs
     before = np.maximum.accumulate(np.where(is_last, totals, 0), axis=0)
     votes = np.where(is_last, totals, 0)
     votes[1:] -= np.where(is_last[1:], before[:-1], 0)
     best = votes.argmax(axis=0)[None]
     rival = np.take_along_axis(classes, best, axis=0)[0]
-    # no vote at all: the label was never beaten
+    # without a single vote, the label was never beaten
     won = np.take_along_axis(votes, best, axis=0)[0] > 0
     return np.where(won, rival, -1).astype(np.int64)
 
@@ -491,8 +492,8 @@ def strongest_rival(
 def rival_confidence(confidence: ArrayLike, logit_margin: ArrayLike) -> Values:
     """Probability of the strongest class beside the label, averaged over epochs, ``[N]``.
 
-    It follows from the probability of the label and the margin in each epoch; means over all
-    epochs would not tell.
+    It is computed from the label's probability and the margin of each epoch; it does not follow
+    from their means over epochs.
 
     Args:
         confidence: probability of the labelled class in every epoch, ``[E, N]``.
@@ -503,12 +504,12 @@ def rival_confidence(confidence: ArrayLike, logit_margin: ArrayLike) -> Values:
         array([0.375 , 0.3125])
     """
     label, margin = _as_history(confidence, "confidence"), _as_history(logit_margin, "logit_margin")
-    # e^80 times the smallest probability in float32 is already more than all that is left
+    # clipped so that exp cannot overflow: e^80 times the smallest float32 probability is above 1
     return _mean_seen(np.minimum(label * np.exp(-np.clip(margin, -80, 80)), 1 - label))
 
 
 def _ramp(epochs: int, ramp_epochs: int) -> NDArray[np.int64]:
-    """How much each epoch counts, ``[E, 1]``: the first ones, which know little yet, less."""
+    """Weight of each epoch, ``[E, 1]``: small for the first epochs, when the model knows little."""
     # squared: the first epoch counts a hundredth of a late one
     ramp: NDArray[np.int64] = np.minimum(np.arange(1, epochs + 1), ramp_epochs)[:, None] ** 2
     return ramp

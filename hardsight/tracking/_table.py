@@ -1,4 +1,4 @@
-"""A table of scores and the summaries of the same dataset, joined by index."""
+"""Join a table of scores with the summaries of the same dataset, by index."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def joined_table(scores: ScoreTable, summaries: ScoreTable) -> ScoreTable:
     rows = scores.to_arrow()
     marks = [name for name in _MARKS if name in summaries.columns]
     for name in (*marks, *summaries.scores):
-        # by index: the table of scores may hold some of the examples only
+        # by index, since the table of scores may have only some of the examples
         values = pa.array(summaries.column(name)[index])
-        # a table that was joined before gets the newer values in the same place
+        # if the table was joined before, replace the old values
         if name in rows.column_names:
             rows = rows.set_column(rows.column_names.index(name), name, values)
         else:
@@ -49,6 +49,7 @@ def _check_same_data(index: NDArray[Any], labels: NDArray[Any], summaries: Score
         first = int(differ.argmax())
         raise RunMismatchError(
             f"{int(differ.sum())} labels of the table differ from those tracked: example "
-            f"{int(index[first])} is {int(labels[first])} there and was {int(tracked[first])} in "
-            "training; track and score the same dataset, in the same order"
+            f"{int(index[first])} is {int(labels[first])} in the table and was "
+            f"{int(tracked[first])} in training; track and score the same dataset, in the same "
+            "order"
         )

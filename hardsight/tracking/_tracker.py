@@ -1,4 +1,4 @@
-"""The tracker: every example, every epoch, from the forward pass that training runs anyway."""
+"""The tracker: records every example in every epoch, from training's own forward pass."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ HISTORIES = (*MEASURES, "correct", "prediction", "label")
 
 
 class HardnessTracker:
-    """Records what every example looks like to the model, epoch by epoch.
+    """Records how hard every example is for the model, epoch by epoch.
 
-    Recorded by stable index: the angle to the labelled class's weight, AVH, AVC of that class,
-    confidence, norm, logit margin, cross-entropy loss, EL2N and whether the prediction was right.
-    They come from tensors the training step has anyway; nothing is run again. On a GPU no step
-    waits: rows stay on the device until :meth:`end_epoch`, which writes them to disk, so memory
-    does not grow with epochs.
+    These measures are recorded by stable index: the angle to the labelled class's weight, AVH, AVC
+    of that class, confidence, norm, logit margin, cross-entropy loss, EL2N and whether the
+    prediction was right. They come from tensors the training step has anyway; nothing is run again.
+    On a GPU no step waits: rows stay on the device until :meth:`end_epoch`, which writes them to
+    disk, so memory does not grow with epochs.
 
     In distributed training every rank has a tracker and calls the same methods; rank 0 writes.
 
@@ -78,16 +78,17 @@ class HardnessTracker:
 
     Args:
         num_examples: how many examples the index numbers, from 0.
-        head: the classifier layer (``model.fc``), or the model it is found in, whose weights are
-            read at every step. A :class:`~hardsight.heads.Head` or a tensor ``[C, D]`` serves
-            if it shares the memory that training updates. Every step is held to these weights:
-            embeddings times weights, plus a bias, must be the logits. Callbacks find the head
-            themselves if a model leaves no doubt.
-        folder: where epochs are written; ``None`` for a temporary folder, whose content then
-            travels in :meth:`state_dict`.
-        resume: go on after the last epoch in ``folder``, that of rank 0 in distributed training.
+        head: the classifier layer (``model.fc``), or a model in which it can be found, whose
+            weights are read at every step. A :class:`~hardsight.heads.Head` or a tensor ``[C, D]``
+            works if it shares the memory that training updates. Every step is checked against
+            these weights: embeddings times weights, plus a bias, must be the logits. Callbacks
+            find the head themselves if the model has only one candidate.
+        folder: where epochs are written; ``None`` for a temporary folder, whose content is then
+            part of :meth:`state_dict`.
+        resume: continue after the last epoch in ``folder`` (of rank 0 in distributed training).
         stage: which pass is recorded, ``"train"`` or ``"evaluation"``; the callbacks follow it.
-        repeats: ``"error"`` if an example comes twice in an epoch, or keep only the ``"first"``.
+        repeats: what to do if an example comes twice in an epoch: raise an ``"error"``, or keep
+            only the ``"first"`` time.
 
     Raises:
         OptionError: an option has a value outside its range.
@@ -125,14 +126,14 @@ class HardnessTracker:
         if stage not in STAGES:
             raise OptionError(f"expected stage to be one of {', '.join(STAGES)}, got {stage!r}")
         if resume and folder is None:
-            raise OptionError("resume=True needs the folder of the run to go on with")
-        EpochRules(num_examples, 1, repeats)  # checks its options
+            raise OptionError("resume=True needs the folder of the run to continue")
+        EpochRules(num_examples, 1, repeats)  # only to check the options
         self.num_examples, self.stage, self.repeats = num_examples, stage, repeats
         self.num_classes: int | None = None
         self._head = head_layer(head) if isinstance(head, nn.Module) else head
         self._store = EpochStore(folder, {"num_examples": num_examples, "stage": stage})
         self._goes_on = resume
-        self._is_agreed = False  # whether all ranks go on from the same epoch
+        self._is_agreed = False  # whether all ranks continue from the same epoch
         self._epochs = self._store.count() if resume else 0
         self._fit = HeadFit()
         self._stash = Stash(self._fit.differing)
@@ -153,7 +154,7 @@ class HardnessTracker:
 
     @property
     def goes_on(self) -> bool:
-        """Whether this tracker goes on with a run, or has recorded something itself."""
+        """Whether this tracker continues a run, or has recorded something itself."""
         return self._goes_on
 
     @torch.no_grad()
@@ -173,34 +174,34 @@ class HardnessTracker:
             embeddings: what enters the head, ``[B, D]``.
             logits: what leaves it, ``[B, C]``.
             labels: class indices in ``[0, C)``, ``[B]``.
-            class_weights: ``[C, D]``, over those of the tracker's head.
+            class_weights: ``[C, D]``, instead of those of the tracker's head.
 
         Raises:
             ShapeError: the tensors do not fit each other.
             HeadMismatchError: embeddings times class weights, plus a bias, are not the logits.
-                The first step tells at once, later ones when the epoch ends. A step of a single
-                row tells nothing if the tracker does not know the bias.
+                The first step is checked at once, later ones when the epoch ends. A step of a
+                single row cannot be checked if the tracker does not know the bias.
             DataError: an index is out of range, or there are more rows than examples. On a GPU
-                values are looked at when the epoch ends.
+                values are checked when the epoch ends.
             LabelError: a label is out of range.
             OptionError: the tracker has no head.
             RunExistsError: the folder holds epochs of another run. At the first step the ranks
                 wait for each other, so that all of them raise it.
         """
-        # once per epoch: the ranks exchange a number for it
+        # at the first rows only: the check makes the ranks communicate
         if self._rows == 0:
             self._check_folder()
-        # weights from a user's hand bring no bias that could be checked
+        # weights passed by the user come without a bias to check
         weights, bias = self._weights() if class_weights is None else (class_weights.detach(), None)
         step = Step(
             index=as_index(index, "index"),
             embeddings=embeddings.detach(),
             logits=logits.detach(),
-            # not awaited: the copy is done before the measures need it
+            # non-blocking is safe: the measures are queued behind the copy
             labels=as_index(labels, "labels").to(logits.device, non_blocking=True),
             class_weights=weights,
         )
-        # checks of shapes only when a kind of step comes first, not in every step
+        # shapes and dtypes are checked once per kind of step, not in every step
         if not self._stash.fits(step):
             self._check_kind(step)
             self._stash.make_room(step)
@@ -208,13 +209,13 @@ class HardnessTracker:
         self._fit.begin(step, bias)
         self._stash.add(step)
         size = step.labels.shape[0]
-        # without a second row the bias cannot be told from the equation
+        # a single row fits any bias, so it is checked here, with the known bias
         if size == 1 and bias is not None:
             differs = self._fit.differs_alone(step, bias)
             self._stash.differing.append((step.index.clone(), differs))
         self._rows += size
         self._largest_batch = max(self._largest_batch, size)
-        # at the first row too many, and not only when the epoch ends
+        # raise at the first row too many instead of at the end of the epoch
         if self._rows > self.num_examples and self.repeats == "error":
             self.discard_epoch()
             raise DataError(
@@ -242,10 +243,10 @@ class HardnessTracker:
             on_every_rank(self._check_fit)
             rows = gathered(self._recorded())
             on_first_rank(lambda: self._write(rows))
-        # the disk may be mended: the rows stay, for another call
+        # keep the rows: once the disk has room, end_epoch() can be called again
         except OutputError:
             raise
-        # rows that break a rule would break it again
+        # drop the rows: they would break the same rule again
         except HardsightError:
             self.discard_epoch()
             raise
@@ -281,10 +282,10 @@ class HardnessTracker:
         return np.stack([self._store.column(epoch + 1, measure) for epoch in range(self._epochs)])
 
     def latest(self, measure: str) -> NDArray[Any]:
-        """One measure of every example as it was when the example was last seen.
+        """One measure of every example, from the last epoch it was seen in.
 
         Args:
-            measure: as in :meth:`history`, but for ``correct``.
+            measure: as in :meth:`history`, except ``correct``.
 
         Returns:
             ``[N]``; NaN for an example that was never seen.
@@ -308,18 +309,18 @@ class HardnessTracker:
         Args:
             el2n_epochs: how many epochs count as early for ``early_el2n``.
             held_out: a tracker of evaluation passes, one after each epoch, over the examples of
-                the same dataset that are never trained on. Their rows are made of its records
-                alone, and the column ``held_out`` tells them apart; the metadata then calls the
+                the same dataset that are never trained on. Their rows come from its records
+                alone and are marked in the column ``held_out``; the metadata then calls the
                 table's ``sample`` ``mixed``.
 
         Returns:
-            a table in memory; ``table.hardest(10, by="aum")`` is a good start. ``epochs_seen`` is
-            0, and every summary NaN, for an example that never came.
+            a table in memory; ``table.hardest(10, by="aum")`` is a good start. An example that was
+            never seen has 0 in ``epochs_seen`` and NaN in every summary.
 
         Raises:
             DataError: no epoch has ended yet, or an example is both trained on and held out.
             OptionError: ``held_out`` is not of evaluation passes.
-            RunMismatchError: it is of another dataset, or of another number of epochs.
+            RunMismatchError: ``held_out`` has another dataset, or another number of epochs.
         """
         self._check_finished()
         if held_out is not None:
@@ -357,14 +358,14 @@ class HardnessTracker:
         return joined_table(scores, dynamics)
 
     def state_dict(self, *, gather: bool = False) -> dict[str, Any]:
-        """What :meth:`load_state_dict` needs to go on, of this epoch and of all before it.
+        """State from which :meth:`load_state_dict` continues, with this and all earlier epochs.
 
-        With a folder the state is small, and the folder is needed too. Without one, the epochs
-        travel inside.
+        With a folder, the state is small and is only good together with the folder. Without one,
+        it contains the epochs.
 
         Args:
-            gather: take the unfinished epoch of all ranks, not only this one's; every rank must
-                then call it. Without it, save between epochs, or a state per rank.
+            gather: include the unfinished epoch of all ranks, not only of this one; every rank
+                must then call it. Without it, save between epochs, or save a state per rank.
 
         Raises:
             RunExistsError: with ``gather``, the folder holds epochs of another run.
@@ -377,7 +378,7 @@ class HardnessTracker:
         pending = self._recorded()
         if gather:
             pending = gathered(pending)
-        # a folder of its own travels with the state; one of the user's is still there
+        # only a temporary folder has to be part of the state: the user's own will still exist
         packed = self._store.packed() if self._store.is_temporary and rank() == 0 else []
         return {
             "num_examples": self.num_examples,
@@ -392,9 +393,9 @@ class HardnessTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; epochs in the folder that are later than it are removed.
+        """Continue from a state; later epochs in the folder are removed.
 
-        Every rank must call it; if one of them cannot go on, none does.
+        Every rank must call it; if it fails on one rank, it raises on all of them.
 
         Raises:
             RunMismatchError: the state is of another dataset or stage, or its folder is missing.
@@ -405,21 +406,21 @@ class HardnessTracker:
         self._goes_on, self._is_agreed, self._labels = True, True, None
         self._epochs, self.num_classes = state["epochs"], state["num_classes"]
         self._largest_batch = state["largest_batch"]
-        # orders go on behind those of the state, as if nothing had been interrupted
+        # continue numbering rows after those of the state, as if there had been no interruption
         self._first_turn = math.ceil(state["next_order"] / world_size())
-        # gathered rows are those of all ranks: one of them takes them on
+        # gathered rows belong to all ranks, so only one rank may take them
         if rank() == 0 or not state["gathered"]:
             self._pending = Rows(**state["pending"])
             self._rows = len(self._pending)
 
     def lightning_callback(self, *, head: str | None = None) -> Callback:
-        """A callback for ``lightning.pytorch.Trainer`` that records every step by itself.
+        """A callback for ``lightning.pytorch.Trainer`` that records every step.
 
         Batches must carry the index, as those of :func:`~hardsight.tracking.with_index` do:
         ``(index, inputs, labels)`` or a mapping with ``index`` and ``labels`` (or ``label``).
 
         Args:
-            head: name of the classifier layer, if it is not found by itself.
+            head: name of the classifier layer, if it is not found automatically.
 
         Raises:
             MissingExtraError: Lightning is not installed.
@@ -430,13 +431,13 @@ class HardnessTracker:
         return TrackingCallback(self, head=head)
 
     def transformers_callback(self, *, head: str | None = None) -> TrainerCallback:
-        """A callback for ``transformers.Trainer`` that records every step by itself.
+        """A callback for ``transformers.Trainer`` that records every step.
 
         Batches must carry ``index`` and ``labels``: wrap the dataset in
         :func:`~hardsight.tracking.with_index` and set ``remove_unused_columns=False``.
 
         Args:
-            head: name of the classifier layer, if it is not found by itself.
+            head: name of the classifier layer, if it is not found automatically.
 
         Raises:
             MissingExtraError: transformers is not installed.
@@ -447,7 +448,7 @@ class HardnessTracker:
         return TrackingCallback(self, head=head)
 
     def layer_in(self, model: nn.Module, name: str | None = None) -> nn.Module:
-        """The classifier layer a callback watches: by name, as given to the tracker, or found."""
+        """The classifier layer for a callback: by name, the tracker's own, or that of the model."""
         if name is None and isinstance(self._head, nn.Module):
             return self._head
         return head_layer(model, name)
@@ -467,7 +468,7 @@ class HardnessTracker:
         return live_weight(self._head), bias.detach() if isinstance(bias, Tensor) else None
 
     def _check_kind(self, step: Step) -> None:
-        """Raise unless the tensors of a step fit each other."""
+        """Raise unless the shapes of a step's tensors match."""
         check_matrix(logits=step.logits)
         check_width(step.embeddings, step.class_weights)
         check_rows(
@@ -487,7 +488,7 @@ class HardnessTracker:
         self.num_classes = classes
 
     def _check_values(self, step: Step) -> None:
-        """Raise unless index and labels are in range, if looking at them is free."""
+        """Raise unless index and labels are in range, if they are on the CPU and cost no wait."""
         if step.index.device.type == "cpu":
             index = step.index.numpy()
             check_index(index, self.num_examples)
@@ -497,9 +498,10 @@ class HardnessTracker:
     def _check_folder(self) -> None:
         """Raise, on every rank, before another run's epochs would be overwritten.
 
-        Each rank comes here once before anything else it shares with the others: with its first
-        rows or, if it has none, in the first call that all ranks make. They go on after the
-        epochs of rank 0, which writes them; another rank may not see its folder.
+        Each rank must call this before any other collective call, or ranks would wait for each
+        other in different places: with its first rows or, if it has none, in the first method that
+        all ranks call. All continue after the epochs of rank 0, which writes them; other ranks may
+        not see its folder.
         """
         if not self._is_agreed:
             on_first_rank(self._refuse_epochs)
@@ -511,7 +513,7 @@ class HardnessTracker:
         if not self._goes_on and self._store.count():
             raise RunExistsError(
                 f"{self._store.folder} holds {self._store.count()} epochs already; pass "
-                "resume=True or load a state to go on with them, or choose another folder"
+                "resume=True or load a state to continue with them, or choose another folder"
             )
 
     def _check_finished(self) -> None:
@@ -523,7 +525,7 @@ class HardnessTracker:
             )
 
     def _check_fit(self) -> None:
-        """Raise unless what was recorded since the last look belongs to its class weights."""
+        """Raise unless all rows since the last check fit their class weights."""
         self._stash.measure()
         parts = [(index.cpu(), differs.cpu()) for index, differs in self._stash.differing]
         if not parts:
@@ -533,7 +535,7 @@ class HardnessTracker:
             raise self._fit.refused(index[differs], len(index))
 
     def _check_held_out(self, other: HardnessTracker) -> None:
-        """Raise unless another tracker can be of examples that this one never sees."""
+        """Raise unless another tracker can hold the examples that this one never sees."""
         if other.stage != "evaluation":
             raise OptionError(
                 f"expected held_out to be a tracker of stage='evaluation', got {other.stage!r}"
@@ -556,7 +558,7 @@ class HardnessTracker:
         rows, self._stash = joined(self._stash.rows), Stash(self._fit.differing)
         turn = self._first_turn + torch.arange(len(rows))
         self._first_turn += len(rows)
-        # unique over ranks and in the order of steps: who saw an example first is then well defined
+        # unique over ranks and in the order of steps, so "first" is well defined for repeats
         rows = dataclasses.replace(rows, order=turn * world_size() + rank())
         self._pending = joined([self._pending, rows])
         return self._pending
@@ -567,9 +569,9 @@ class HardnessTracker:
                 f"nothing was recorded in epoch {self._epochs + 1}; call update() in every step"
             )
         ranks = world_size()
-        # rank 0 may have had no rows, and then cannot tell the number of classes
+        # if rank 0 had no rows, it does not know the number of classes
         classes = self.num_classes or 1 + int(rows.labels.max())
-        # a sampler fills its last round with at most one batch a rank
+        # a DistributedSampler fills its last round with repeats, at most one batch per rank
         padding = ranks * max(self._largest_batch, 1) if ranks > 1 else 0
         rules = EpochRules(self.num_examples, classes, self.repeats, padding, ranks)
         known = self._known_labels()

@@ -1,4 +1,4 @@
-"""The tracker as a callback of transformers' Trainer; imported when it is asked for."""
+"""The tracker as a callback of transformers' Trainer; imported only when it is used."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hardsight.tracking._epochs import of_all
 from hardsight.tracking._steps import StepRecorder
 from hardsight.tracking._tracker import HardnessTracker
 
-# The index of the batch in each model's forward pass: the first callback takes it out, and a second
-# one (of another stage) finds it here.
+# The index of the batch in each model's forward pass: the first callback takes it out of the batch,
+# and a second callback (for the other stage) reads it here.
 _taken: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
 
 
@@ -38,7 +38,7 @@ class TrackingCallback(StepRecorder, TrainerCallback):
         self._now = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Hang the hooks on the model; go on from the checkpoint that training goes on from."""
+        """Install the hooks on the model, and load the state of the checkpoint being resumed."""
         if args.remove_unused_columns:
             raise OptionError(
                 "the Trainer drops the index before it reaches the model; set "
@@ -49,7 +49,7 @@ class TrackingCallback(StepRecorder, TrainerCallback):
                 "DataParallel splits a batch over threads, which cannot be tracked; start one "
                 "process per GPU with torchrun"
             )
-        # training that goes on must bring the tracker with it
+        # a resumed training needs the state of the tracker at the same step
         if state.global_step > 0:
             self._load(args, state)
         self._release()
@@ -61,13 +61,14 @@ class TrackingCallback(StepRecorder, TrainerCallback):
         ]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         self._release()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End an epoch that was complete when its checkpoint was saved."""
         self._now = int(state.epoch or 0)
-        # a checkpoint at the end of an epoch is saved before on_epoch_end is called
+        # the Trainer saves a checkpoint at the end of an epoch before it calls on_epoch_end, so a
+        # resumed run has yet to write that epoch
         if self.tracker.stage == "train" and self._epoch not in (None, self._now):
             self._end_epoch()
 
@@ -82,32 +83,32 @@ class TrackingCallback(StepRecorder, TrainerCallback):
             self._end_epoch()
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        """Forget a prediction over other data."""
+        """Drop the rows of a prediction, which runs over other data."""
         if self.tracker.stage == "evaluation" and self._hooks:
             self.tracker.discard_epoch()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Put the tracker's state beside the model's checkpoint; all ranks come here."""
+        """Write the tracker's state beside the model's checkpoint; called on all ranks."""
         content = self._state()
         if state.is_world_process_zero:
             file = self._state_file(_checkpoint(args, state))
             try:
                 with replacing(file) as partial:
                     torch.save(content, partial)
-            except (OSError, RuntimeError) as err:  # torch reports a full disk as the latter
+            except (OSError, RuntimeError) as err:  # torch reports a full disk as RuntimeError
                 raise OutputError(
                     f"cannot write the tracker's state to {file}: {err}; {mended_by(err)}"
                 ) from err
 
     def _load(self, args: Any, state: Any) -> None:
         places = [args.resume_from_checkpoint, _checkpoint(args, state)]
-        # only one of the two is a path: the other may be True
+        # resume_from_checkpoint may be True instead of a path
         files = [self._state_file(Path(place)) for place in places if isinstance(place, str | Path)]
         file = next((file for file in files if file.exists()), None)
         on_rank = of_all(file is not None)
         if file is not None and all(on_rank):
             self._go_on(torch.load(file, weights_only=True))
-        elif any(on_rank):  # to load on some ranks alone would let them wait for the others
+        elif any(on_rank):  # ranks that load alone would wait for the others forever
             missing = ", ".join(str(rank) for rank, is_there in enumerate(on_rank) if not is_there)
             raise RunMismatchError(
                 f"no tracker state is found on rank {missing}, looked for at {files[-1]}, though "
@@ -129,13 +130,13 @@ class TrackingCallback(StepRecorder, TrainerCallback):
         rest = {name: value for name, value in kwargs.items() if name != KEY}
         if KEY in kwargs:
             _taken[model] = kwargs[KEY]
-        # a pass in the other mode is not of this stage
+        # a pass in train mode belongs to the stage "train", one in eval mode to the other
         if model.training == (self.tracker.stage == "train"):
             batch = {KEY: _taken[model], **rest} if model in _taken else rest
             if KEY in batch and not {"labels", "label"} & set(batch):
                 raise DataError(
-                    "the labels did not reach the model: the Trainer keeps them back for label "
-                    "smoothing or compute_loss_func; use a loss of the model's own"
+                    "the labels did not reach the model: the Trainer keeps them for label "
+                    "smoothing or compute_loss_func; use the loss of the model itself"
                 )
             self._await(batch, self._now)
         return args, rest
@@ -151,5 +152,5 @@ class TrackingCallback(StepRecorder, TrainerCallback):
 
 
 def _checkpoint(args: Any, state: Any) -> Path:
-    """The folder of the checkpoint at the present step."""
+    """The folder of the checkpoint at the current step."""
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"

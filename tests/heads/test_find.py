@@ -562,7 +562,7 @@ def test_a_layer_whose_weight_is_used_without_calling_it_is_named(two_layers):
             return F.linear(self.body(x), F.normalize(self.fc.weight))
 
     with pytest.raises(
-        HeadNotFoundError, match=r"layer fc of Functional with 3 outputs took no part"
+        HeadNotFoundError, match=r"layer fc of Functional with 3 outputs was not called"
     ):
         find_head(Functional(), torch.randn(4, 6))
 

@@ -548,7 +548,8 @@ def test_a_card_shows_every_class_by_its_own_name(photos):
 
 def test_models_of_different_orders_do_not_share_a_card(photos):
     models = {"one": named_by_config(), "two": named_by_config(("horse", "cat", "dog"))}
-    with pytest.raises(OptionError, match="number their classes alike, but one and two do not"):
+    said = "number their classes in the same way, but one and two do not"
+    with pytest.raises(OptionError, match=said):
         evaluation_card(models, photos, device="cpu", **QUICK)
 
 

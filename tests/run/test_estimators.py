@@ -210,7 +210,7 @@ def test_labels_may_be_of_another_type_if_they_are_the_same_values():
 def test_labels_that_are_not_the_model_s_are_refused():
     rows, labels = made_up(2)
     model = LogisticRegression().fit(rows, labels + 1)
-    with pytest.raises(LabelError, match=r"labels 0 are none of the 2 classes .*\(1, 2\)"):
+    with pytest.raises(LabelError, match=r"labels 0 are not among the 2 classes .*\(1, 2\)"):
         hs.score(model, rows, labels=labels)
     by_place = hs.score(model, rows, labels=labels, class_order="position")
     assert by_place.accuracy() == pytest.approx(model.score(rows, labels + 1))
@@ -371,9 +371,13 @@ def test_other_features_than_those_it_was_fitted_on_are_refused():
         hs.score(model, rows)
     with pytest.raises(DataError, match="no examples"):
         hs.score(model, rows[:0], labels=labels[:0])
-    with pytest.raises(OptionError, match="class_weights cannot be used with a fitted classifier"):
+    with pytest.raises(
+        OptionError, match="class_weights cannot be used with a fitted scikit-learn"
+    ):
         hs.score(model, rows, labels=labels, class_weights=model.coef_)
-    with pytest.raises(OptionError, match="split cannot be used here: they belong to data by name"):
+    with pytest.raises(
+        OptionError, match="split cannot be used here: they are for data given by name"
+    ):
         hs.score(model, rows, labels=labels, split="test")
     with pytest.raises(DataError, match="takes rows of features, and builtin:digits holds"):
         hs.score(model, "builtin:digits")

@@ -818,7 +818,7 @@ class WholeBatches(Net):
 
 
 def test_a_model_that_cannot_be_tried_on_fewer_examples_is_told_of():
-    said = r"could not be seen whether .* of WholeBatches.* \(expected 8 rows, got 4\)"
+    said = r"could not be checked whether .* of WholeBatches.* \(expected 8 rows, got 4\)"
     with pytest.warns(HardsightWarning, match=said):
         table = hs.score(WholeBatches(), rows(16), batch_size=8)
     assert len(table) == 16

@@ -83,7 +83,7 @@ def test_long_waits_for_ray_are_explained(
     with pytest.raises(EngineError, match=r"\(in the end\)"):
         hs.score(None, embeddings_file, engine="ray", ray_address=address)
     said = "answer at auto" if address else "start on this machine"
-    assert f"waiting for Ray to {said} since 8 s; " in capsys.readouterr().err
+    assert f"waiting for Ray to {said} after 8 s; " in capsys.readouterr().err
 
 
 def test_without_ray_the_extra_is_named(embeddings_file, monkeypatch):

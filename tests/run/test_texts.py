@@ -331,7 +331,7 @@ def test_a_tokenizer_that_brings_code_is_refused(tmp_path, folders):
 def test_verbs_of_pictures_refuse_texts(tmp_path, folders):
     file = written(tmp_path / "reviews.csv")
     for source, target in ((file, "builtin:digits"), ("builtin:digits", file)):
-        with pytest.raises(DataError, match=r"the kind 'text', and adapting needs pictures or arr"):
+        with pytest.raises(DataError, match=r"the kind 'text', but adapting needs pictures or arr"):
             hs.adapt("small_cnn", source, target, out=tmp_path / "run")
     with pytest.raises(DataError, match=r"only pictures can be degraded, got str from"):
         hs.study_degradation(f"hf:{folders['bert']}", file, noise=(0.1, 0.2), out=tmp_path / "run")
@@ -427,7 +427,7 @@ def test_a_card_of_texts_has_all_parts_but_those_of_pictures(folders, tmp_path):
     assert page.count("it is for pictures") >= 2
     with pytest.raises(OptionError, match=r"attacks change pixels, and .* reads the kind 'text'"):
         hs.evaluation_card(names, data, epsilons=[0.1], device="cpu", **columns)
-    with pytest.raises(DataError, match="holds pictures or arrays, and the evaluated data example"):
+    with pytest.raises(DataError, match=r"holds pictures or arrays, but the .* are for example"):
         hs.evaluation_card(
             names["bert"], written(tmp_path / "plain.csv"), ood="builtin:digits", device="cpu"
         )

@@ -355,7 +355,7 @@ def test_selection_refuses_shapes_and_words_it_does_not_know():
         pseudo_labels(probs, portion=0.5, comparison="<")
     with pytest.raises(OptionError, match="alpha to be positive, got 0"):
         pseudo_labels(probs, portion=0.5, alpha=0)
-    with pytest.raises(ShapeError, match=r"'cbst[+]avh' works on angles: pass class_weights too"):
+    with pytest.raises(ShapeError, match=r"'cbst[+]avh' needs angles: pass class_weights too"):
         pseudo_labels(probs, portion=0.5, rule="cbst+avh", embeddings=embeddings)
     with pytest.raises(ShapeError, match="pass embeddings and class_weights too"):
         pseudo_labels(probs, portion=0.5, rule="avc")

@@ -165,7 +165,7 @@ def test_held_out_examples_are_joined_onto_a_table_of_scores(tracker):
 @pytest.mark.parametrize(
     ("other", "error", "message"),
     [
-        (held_out_of((2, 5)), DataError, r"1 examples 2 were trained on, and are recorded as held"),
+        (held_out_of((2, 5)), DataError, r"1 examples 2 were trained on but are recorded as held"),
         (held_out_of(epochs=2), RunMismatchError, "recorded in 2 epochs, the training in 3"),
         (held_out_of(stage="train"), OptionError, "stage='evaluation', got 'train'"),
         (held_out_of(num_examples=7), RunMismatchError, "7 examples, this one 6"),

@@ -1,4 +1,4 @@
-"""Self-training to an unlabelled domain, round by round."""
+"""Adapt a model to an unlabelled domain by self-training, round by round."""
 
 from hardsight.run.adapt._adapt import RESULT as RESULT
 from hardsight.run.adapt._adapt import AdaptResult as AdaptResult

@@ -1,4 +1,4 @@
-"""Self-training to an unlabelled domain: predict, select, retrain, round after round."""
+"""Adapt a model to an unlabelled domain: predict, select and retrain, round by round."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ _SOURCE = "source"
 
 @dataclass(frozen=True)
 class AdaptResult:
-    """What an adaptation gives back.
+    """The result of an adaptation.
 
     Attributes:
         folder: holds ``result.json``, the source model in ``source/`` if it was trained here,
             and a folder per rule with its rounds and its last model.
         model: the last model of the first rule, in eval mode, on the CPU.
-        runs: what each rule did, by its name.
+        runs: the rounds of each rule, by its name.
         classes: names, position = label.
         next_step: the command that scores the model.
     """
@@ -93,7 +93,7 @@ class AdaptResult:
         return [None if record is None else record["accuracy"] for record in evaluations]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: accuracy on the target by rule and round."""
+        """HTML for a notebook: accuracy on the target by rule and round."""
         rounds = max((len(run.rounds) for run in self.runs.values()), default=0)
         columns = ("rule", *("source" if at == 0 else f"round {at}" for at in range(rounds)))
         rows = [
@@ -108,7 +108,7 @@ class AdaptResult:
 
 
 def run_adapt(config: AdaptConfig, *, show_progress: bool | None = None) -> AdaptResult:
-    """:func:`adapt` by settings, as the command line does it."""
+    """Call :func:`adapt` with settings, as the command line does."""
     return _run(config, config.model.name, config.source.name, config.target.name, show_progress)
 
 
@@ -124,15 +124,15 @@ def adapt(
 ) -> AdaptResult:
     """Adapt a classifier to a domain without labels, by class-balanced self-training.
 
-    The model is trained on the source, unless it is a trained one. Then, in every round, it
-    predicts the target, a rule selects the predictions to trust, and the model is trained on the
-    source and the selected target examples. Labels of the target, if it has some, are read to
-    evaluate the rounds and for nothing else.
+    The model is trained on the source first, unless it has been trained before. Then, in every
+    round, it predicts the target, a rule selects the predictions to trust, and the model is trained
+    on the source and the selected target examples. Labels of the target, if there are any, are only
+    used to evaluate the rounds.
 
     Args:
         model: a name (see :func:`hardsight.models.load_model`), the folder of a trained model, or
-            a module, whose weights are trained in place. With ``resume=True`` a module is first
-            given the weights that the run began with, not those it holds by now.
+            a module, whose weights are trained in place. With ``resume=True`` the weights that
+            the run began with are first loaded into the module.
         source: labelled data: a name (see :func:`hardsight.data.open_source`), a dataset, or the
             table ``{"name": "pacs", "split": "photo"}``.
         target: data in the same forms; ``{"name": "street/", "unlabelled": True}`` takes any folder
@@ -146,7 +146,7 @@ def adapt(
             ``retrain={"epochs": 1, "optimizer": {"lr": 0.005}}``.
 
     Returns:
-        the models and, per round, what was selected and how good it was.
+        the models and, per round, the selection and its quality.
 
     Raises:
         HardsightError: a subclass that says what to do.
@@ -191,7 +191,7 @@ def adapt(
 
 
 def adaptation_notes(result: AdaptResult) -> list[str]:
-    """What went other than hoped, for every rule."""
+    """Caveats about the result of every rule."""
     named = len(result.runs) > 1
     return [
         f"{rule}, {note}" if named else note
@@ -284,22 +284,22 @@ def _run_in(
 def _domains(
     stated: AdaptConfig, config: AdaptConfig, source: Any, target: Any
 ) -> tuple[Sources, Target]:
-    """Source and target; what cannot be learned from, or is the same data twice, is told of."""
+    """Open source and target; warns of settings without effect, and of equal domains."""
     sources = opened_sources(config.source, source, seed=config.seed, read=only_pictures)
-    # of what was stated, not of what a trained model states for its images
+    # check the user's own settings, without those added from the trained model
     round_recipe = stated.recipe(stated.retrain, out=config.out, epochs=config.retrain.epochs or 1)
     check_parts(round_recipe, sources.train)
     aim = opened_target(config.target, target, sources.classes)
     if aim.fingerprint == sources.fingerprint:
         warn(
-            f"the target {aim.source.spec} is the source itself, so that there is nothing to adapt "
-            "to: the model has its labels already; name other data as the target"
+            f"the target {aim.source.spec} is the source itself, so there is nothing to adapt to: "
+            "the model has its labels already; name other data as the target"
         )
     return sources, aim
 
 
 def _rounds_of_rules(shared: SharedByRules, folder: Path) -> dict[str, RuleRun]:
-    """Self-training by every rule, each from the same model and its view of the target."""
+    """Self-train by every rule, each from the same model and its predictions on the target."""
     seen = shared.predicted("source model: predicting the target")
     if seen.probs.shape[1] != len(shared.classes):
         raise ModelError(
@@ -310,7 +310,7 @@ def _rounds_of_rules(shared: SharedByRules, folder: Path) -> dict[str, RuleRun]:
 
 
 def _as_trained(config: AdaptConfig, model: str | nn.Module) -> AdaptConfig:
-    """Settings with what was done to pictures when a trained model was trained."""
+    """Add the preprocessing that a trained model was trained with to the settings."""
     stored = description_of(model, config.model.weights)
     if stored is None:
         return config
@@ -330,8 +330,8 @@ def _say_if_nothing_adapts(config: AdaptConfig, model: nn.Module) -> None:
     moved = (getattr(module, "running_mean", None) for module in model.modules())
     if BN_ONLY in config.rules and all(mean is None for mean in moved):
         warn(
-            f"the model has no batch normalisation with statistics of its own, so that {BN_ONLY!r} "
-            "is more training on the source and nothing else"
+            f"the model has no batch normalisation with running statistics, so {BN_ONLY!r} is only "
+            "more training on the source"
         )
 
 
@@ -358,7 +358,7 @@ def _trained_on_source(
     epochs: int,
     show: bool | None,
 ) -> LoadedModel:
-    """The model every rule starts from, if it was not trained before."""
+    """Train the model that every rule starts from, unless it was trained before."""
     how, table = sources.train.how, config.source
     if sources.train.are_ours:  # measured already
         table = dataclasses.replace(table, mean=how.mean, std=how.std)
@@ -371,7 +371,7 @@ def _trained_on_source(
 
 
 def _on_device(model: nn.Module, config: AdaptConfig, device: torch.device) -> dict[str, Tensor]:
-    """Bring the model into the layout of its images; its weights, which every rule starts from."""
+    """Move the model to the device; returns its weights, which every rule starts from."""
     if chosen_layout(config.channels_last, device):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
@@ -417,22 +417,22 @@ def _prepare(
     run: RunFolder, recipe: dict[str, Any], config: AdaptConfig, *, module: nn.Module | None,
     precision: str, first: Callable[[], FirstOutputs | None],
 ) -> dict[str, Any]:  # fmt: skip
-    """Begin the run, or check that the one in the folder is this one.
+    """Begin the run, or check that the run in the folder has the same settings.
 
     Args:
         run: claimed.
         recipe: everything that decides the result.
-        config: of the run. What may change when it is continued is what may change in training.
-        module: a user's own, which the run trains in place. Its weights are kept when a run begins,
-            and given back to it when the run is continued, in place of those it holds by then.
-        precision: that is computed in; ``auto`` depends on the device.
-        first: says what the model makes of the first examples, with the weights it then has.
+        config: of the run. A resumed run may change the same settings as in training.
+        module: a user's own, which the run trains in place. Its first weights are kept when a run
+            begins, and loaded into it again when the run is continued.
+        precision: the actual one, since ``auto`` depends on the device.
+        first: computes the model's outputs for the first examples, with its current weights.
 
     Returns:
         the recipe, with the digest of the weights that the run began with.
 
     Raises:
-        RunMismatchError: the run there has other settings, data, weights or code; a module is then
+        RunMismatchError: the run has other settings, data, weights or code; the module is then
             left as it was.
     """
     old = run.manifest() if config.resume else None

@@ -23,10 +23,10 @@ from hardsight.selftrain import COMPARISONS, EMPTIES, MRKLD_RULES, RULES, SOFT_R
 SOURCE_ONLY, ENTROPY, THRESHOLD = "source-only", "entropy", "threshold"
 BN_ONLY = "bn-only"
 BASELINES = (SOURCE_ONLY, BN_ONLY, ENTROPY, THRESHOLD)
-UNSELECTIVE = (BN_ONLY, ENTROPY)  # every target image passes through the network, none has a label
+UNSELECTIVE = (BN_ONLY, ENTROPY)  # they run all target images through the network, without labels
 ADAPT_RULES = (*RULES, *BASELINES)
 _SOURCE_EPOCHS = 10
-# of some rules alone; the baselines run with the settings of the rules they are compared with
+# settings that only some rules use; baselines run with those of the rules they are compared with
 _OF_RULES = {
     "alpha": SOFT_RULES,
     "mrkld_weight": MRKLD_RULES,
@@ -45,7 +45,7 @@ class TargetConfig:
         split: to adapt to.
         root: folder above those of named datasets.
         classes: names of the classes, position = label; those of the source by default.
-        unlabelled: never read a label, not even to evaluate; any folder of images will do.
+        unlabelled: never read a label, not even to evaluate; then any folder of images works.
     """
 
     SHORTHAND: ClassVar[str] = "name"
@@ -61,10 +61,10 @@ class StageConfig:
     """Tables ``[pretrain]`` and ``[retrain]``; a plain number is their epochs.
 
     Attributes:
-        epochs: passes over the source, or over source and selected target in every round. Of
-            ``pretrain`` by default 0 if the model is a trained one (the folder of a run, or
-            weights are given), else 10.
-        optimizer: starts again in every round.
+        epochs: passes over the source, or over source and selected target in every round. For
+            ``pretrain`` the default is 0 if the model has been trained (it is the folder of a run,
+            or has weights), else 10.
+        optimizer: the optimizer, with a fresh state in every round.
         schedule: of the learning rate; starts again in every round.
     """
 
@@ -86,14 +86,14 @@ class AdaptConfig(FromFile):
             source first, or the folder of a trained model.
         source: labelled data: folder of class folders, ``.csv`` of path,label, ``.parquet``, idx,
             or a name such as ``pacs``.
-        target: the domain to adapt to: data as for ``source``. Its labels, if it has some, are
-            only read to evaluate.
+        target: the domain to adapt to: data as for ``source``. Its labels, if it has any, are
+            only used to evaluate.
         out: folder of the run.
         rule: which target examples to trust: ``cbst``, ``cbst+avh``, ``avc``, ``crst-mrkld``,
             ``crst-lrent``, ``crst`` (the last two together), or a baseline: ``source-only`` (no
             round at all), ``entropy`` (minimise the entropy of all target examples), ``bn-only``
-            (the same steps without the entropy: the target reaches nothing but the statistics of
-            batch normalisation), ``threshold`` (one fixed threshold for all classes). Several may
+            (the same steps without the entropy: the target only affects the statistics of batch
+            normalisation), ``threshold`` (one fixed threshold for all classes). Several rules may
             be named; all start from the same source model.
         rounds: of predicting, selecting and retraining; 7 reach the largest portion.
         portion: share of each class that is selected in the first round, in (0, 1].
@@ -105,19 +105,19 @@ class AdaptConfig(FromFile):
         mrkld_weight: of the regulariser of ``crst-mrkld`` and ``crst``; .1 in the paper.
         entropy_weight: of the entropy in ``entropy``.
         threshold: of ``threshold``, in (0, 1].
-        compare: a second rule, asked about the same predictions in every round: what one selects
-            and the other does not is kept with thumbnails. By default ``cbst+avh`` for ``cbst``
-            and ``cbst`` for all others.
+        compare: a second rule that is applied to the same predictions in every round; examples
+            that only one of the two selects are kept with thumbnails. By default ``cbst+avh`` for
+            ``cbst`` and ``cbst`` for all others.
         examples: thumbnails per side of that comparison.
-        keep_models: keep the weights of every round, not of the last one alone.
+        keep_models: keep the weights of every round, not only of the last.
         pretrain: the training on the source.
         retrain: the training of every round.
         batch_size: examples per step.
         seed: seed of weights, order and augmentation.
         augment: of training images.
-        head: name of the classifier layer, if it is not found by itself.
-        output: the model's output that holds the logits, by key, attribute or position, if the
-            classes of the data do not tell it.
+        head: name of the classifier layer, if it is not found automatically.
+        output: the model's output that holds the logits, by key, attribute or position, if it
+            cannot be told by the number of classes.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``; one device.
         precision: as in :class:`hardsight.run.train.TrainConfig`.
         channels_last: as there.
@@ -191,7 +191,8 @@ class AdaptConfig(FromFile):
                 f"expected retrain.epochs to be at least 1, got {self.retrain.epochs}"
             )
         for stage in (self.pretrain, self.retrain):
-            self.recipe(stage, out=self.out, epochs=max(1, stage.epochs or 1))  # checks the rest
+            # building the recipe checks all other settings
+            self.recipe(stage, out=self.out, epochs=max(1, stage.epochs or 1))
 
     def portion_of(self, round_number: int) -> float:
         """Share of each class in a round, counted from 1.
@@ -202,10 +203,10 @@ class AdaptConfig(FromFile):
             [0.2, 0.25, 0.5, 0.5]
         """
         grown = self.portion + (round_number - 1) * self.portion_step
-        return min(self.portion_max, round(grown, 10))  # 0.2 + 0.05 + ... without its dust
+        return min(self.portion_max, round(grown, 10))  # without rounding errors of 0.2 + 0.05 ...
 
     def compared_with(self, rule: str) -> str:
-        """The rule whose selection is held against that of ``rule``."""
+        """The rule whose selection is compared with that of ``rule``."""
         if self.compare is not None and self.compare != rule:
             return self.compare
         return "cbst+avh" if rule == "cbst" else "cbst"
@@ -244,7 +245,7 @@ class AdaptConfig(FromFile):
 
 
 def _check_rule_options(config: AdaptConfig) -> None:
-    """Raise now rather than in the first round, when the source model is trained already."""
+    """Raise now rather than in the first round, after the source model has been trained."""
     for key, known in (("empty", EMPTIES), ("comparison", COMPARISONS)):
         value = getattr(config, key)
         if value not in known:
@@ -272,11 +273,11 @@ def _check_rules(rules: Sequence[str], compare: str | None) -> None:
 
 
 def say_what_plays_no_part(config: AdaptConfig, *, is_trained: bool) -> None:
-    """Warn of every setting that was changed and changes nothing.
+    """Warn of every setting that was changed but has no effect.
 
     Args:
         config: the settings.
-        is_trained: whether the model is not trained on the source any more.
+        is_trained: whether the model has been trained, so that there is no training on the source.
     """
     for text in _without_effect(config, is_trained=is_trained):
         warn(text)

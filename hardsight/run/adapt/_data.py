@@ -1,4 +1,4 @@
-"""The images of both domains: opened, checked against each other, decoded once."""
+"""Open the images of both domains, check them against each other, and decode them once."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Target:
     """The target domain.
 
     Attributes:
-        source: the examples, every label hidden.
-        labels: the true ones ``[N]``, to evaluate with; ``None`` if they are not known.
+        source: the examples, with hidden labels.
+        labels: the true labels ``[N]``, for evaluation only; ``None`` if they are not known.
         fingerprint: of the data.
     """
 
@@ -48,22 +48,22 @@ class Target:
         return len(self.source)
 
     def numbered_as(self, order: ClassOrder) -> Target:
-        """The same examples with the model's numbers as labels."""
+        """The same examples with labels renumbered to the model's outputs."""
         if self.labels is None or not order.labels:
             return self
         return replace(self, labels=torch.tensor(order.labels)[self.labels])
 
 
 def only_pictures(source: ExampleSource) -> ExampleSource:
-    """The same examples, if they are of the only kind that is adapted to.
+    """The same examples, if they are pictures or arrays.
 
     Raises:
-        DataError: they are not.
+        DataError: they are of another kind.
     """
     if source.kind is not None:
         raise DataError(
-            f"{source.spec} holds examples of the kind {source.kind.name!r}, and adapting needs "
-            "pictures or arrays; train on what is labelled of it with `hardsight train`, and "
+            f"{source.spec} holds examples of the kind {source.kind.name!r}, but adapting needs "
+            "pictures or arrays; train on its labelled examples with `hardsight train`, and "
             "compare both domains with `hardsight evaluate --ood`"
         )
     return source
@@ -87,7 +87,7 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
     only_pictures(source)
     if not len(source):
         raise DataError(
-            f"the target {source.spec} has no examples; name a folder or split with some"
+            f"the target {source.spec} has no examples; name a folder or split that has some"
         )
     labels = None
     if not config.unlabelled:
@@ -105,8 +105,8 @@ def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
         )
     except NoClassFoldersError as err:
         raise DataError(
-            f"{err}; or pass target.unlabelled = true (--unlabelled), which takes images as they "
-            "lie"
+            f"{err}; or pass target.unlabelled = true (--unlabelled), which takes images from any "
+            "folders"
         ) from err
 
 
@@ -114,7 +114,7 @@ def _check_classes(source: ExampleSource, classes: tuple[str, ...]) -> None:
     names = source.classes
     if names == classes:
         return
-    if not names:  # a user's dataset that does not tell: labels count
+    if not names:  # a user's dataset without class names: compare the labels
         highest = int(source.labels.max())
         if highest >= len(classes):
             raise DataError(
@@ -139,12 +139,12 @@ def _check_classes(source: ExampleSource, classes: tuple[str, ...]) -> None:
 
 
 class Both(Examples):
-    """Source and target examples behind each other; a position tells which domain it is of.
+    """Source examples followed by target examples; the position tells the domain.
 
     Args:
         source: the labelled examples.
-        target: the others.
-        rows: positions to be used; all by default.
+        target: the unlabelled examples.
+        rows: positions to use; all by default.
     """
 
     def __init__(self, source: Decoded, target: Decoded, rows: Tensor | None = None) -> None:
@@ -155,16 +155,16 @@ class Both(Examples):
             raise DataError(
                 f"expected examples of one shape in both domains, got {shapes[0]} in "
                 f"{source.source.spec} and {shapes[1]} in {target.source.spec}; set source.size "
-                "= [H, W] or source.channels, or bring your own tensors to one shape"
+                "= [H, W] or source.channels, or give your own tensors one shape"
             )
-        # pixels of 8 bits in one domain and floats in the other
+        # one domain has 8-bit pixels and the other floats: use floats for both
         self._as_floats = pixels[0].dtype != pixels[1].dtype
 
     def __len__(self) -> int:
         return len(self.source) + len(self.target) if self._rows is None else len(self._rows)
 
     def subset(self, rows: Tensor) -> Both:
-        """The same with some positions only."""
+        """The same examples at some positions only."""
         return Both(self.source, self.target, rows)
 
     def __getitem__(self, at: int) -> Row | DataError:

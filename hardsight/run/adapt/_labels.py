@@ -1,4 +1,4 @@
-"""What a round trains on: source and chosen target examples, the round's labels, and its loss."""
+"""Batches of a round, from source and chosen target examples, and the loss of the round."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hardsight.run.train import Draws, TrainBatches
 
 
 class AdaptBatch(NamedTuple):
-    """What a step of a round sees.
+    """The batch of a step in a round.
 
     Attributes:
         index: positions in the pool, ``[B]``.
         inputs: normalised images.
-        labels: of source examples the true ones, of target examples the pseudo-labels; -1 where a
-            target example has none. ``[B]``.
+        labels: true labels of source examples and pseudo-labels of target examples, ``[B]``; -1
+            for a target example without a pseudo-label.
         is_target: ``[B]``.
         soft: soft labels ``[B, C]``, zero for source examples; ``None`` if the rule has none.
     """
@@ -37,12 +37,13 @@ class AdaptBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundLabels:
-    """What a round trains on.
+    """The labels that a round trains on.
 
     Attributes:
-        labels: one per target example, ``[N]``; -1 if it has none.
-        soft: soft labels of those with a label, in their order, ``[S, C]``.
-        use_all: target examples without a label take part as well, for entropy and its control.
+        labels: pseudo-label of each target example, ``[N]``; -1 if it has none.
+        soft: soft labels of the examples with a pseudo-label, in their order, ``[S, C]``.
+        use_all: whether to train on target examples without a label too, for the entropy baseline
+            and its control.
     """
 
     labels: Tensor
@@ -51,7 +52,7 @@ class RoundLabels:
 
     @property
     def rows(self) -> Tensor:
-        """Target examples that take part, ascending."""
+        """Positions of the target examples to train on, ascending."""
         chosen = torch.ones_like(self.labels) if self.use_all else self.labels >= 0
         return chosen.nonzero().squeeze(1)
 
@@ -59,9 +60,9 @@ class RoundLabels:
 class AdaptBatches(TrainBatches):
     """Source and chosen target examples, shuffled together.
 
-    An incomplete last batch is left out: how many examples a round has is chance, and a batch of
-    another size costs a GPU a new search for its fastest convolutions, a batch of one its
-    statistics. Who is left out changes with every epoch.
+    An incomplete last batch is left out. Its size would be different in every round: a new size
+    makes a GPU search for its fastest convolutions again, and a single example has no batch
+    statistics. Every epoch leaves out other examples.
 
     Args:
         pool: all images.
@@ -81,7 +82,7 @@ class AdaptBatches(TrainBatches):
         self._labels = torch.cat([pool.labels, round_labels.labels]).to(self.device)
         self._soft, self._place = None, None
         if round_labels.soft is not None:
-            # a row of zeros for everyone else
+            # index 0 is a row of zeros, for all examples without a soft label
             none = torch.zeros(1, round_labels.soft.shape[1])
             self._soft = torch.cat([none, round_labels.soft.float()]).to(self.device)
             place = torch.zeros(len(self._labels), dtype=torch.long)

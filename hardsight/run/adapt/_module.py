@@ -1,4 +1,4 @@
-"""A classifier in a round, as Lightning trains it."""
+"""The Lightning module of a round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hardsight.run.train.engine import TrainModule
 
 
 class AdaptModule(TrainModule):
-    """A classifier in a round.
+    """A classifier that is trained on both domains.
 
     Args:
         args: of :class:`TrainModule`.

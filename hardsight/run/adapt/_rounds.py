@@ -1,4 +1,4 @@
-"""The rounds of one rule, each a folder that appears when it is complete."""
+"""Run the rounds of a rule, each with a folder that appears when it is complete."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ from hardsight.table import with_metadata
 
 MODEL, ROUND = "model.safetensors", "round.json"
 EXAMPLES = "examples.parquet"
-_LABELS, _CHOICE = "labels.safetensors", "selection.json"  # of a round that is not complete
+_LABELS, _CHOICE = "labels.safetensors", "selection.json"  # exist only while a round is unfinished
 
 
 @dataclass(frozen=True)
 class SharedByRules:
-    """What the rules of a run share.
+    """Data, model and settings that the rules of a run share.
 
     Attributes:
         config: of the run.
         pool: images of both domains.
         target: the target domain.
         classes: names, position = label.
-        model: one network, filled with the weights of the rule at work.
+        model: a single network, which holds the weights of the current rule.
         start: the source model's weights.
         device: to compute on.
         pl: Lightning.
@@ -78,7 +78,7 @@ class SharedByRules:
     show: bool | None
 
     def predicted(self, title: str) -> Outputs:
-        """One pass of the model, as it is now, over the target."""
+        """Run the model with its current weights over the target."""
         config = self.config
         size = max(256, config.batch_size)
         with progress(title, total=len(self.target), show=self.show) as advance:
@@ -97,12 +97,12 @@ class SharedByRules:
 
 @dataclass(frozen=True)
 class RuleRun:
-    """What one rule did.
+    """The result of a rule.
 
     Attributes:
         rule: its name.
-        folder: a folder per round, and the last model, which can be scored.
-        rounds: one record per round; the first is of the source model.
+        folder: holds a folder per round, and the last model, which can be scored.
+        rounds: a record per round, the first of the source model.
         stopped: why it ended early; ``None`` if it did not.
         state: the last model's weights.
     """
@@ -115,7 +115,7 @@ class RuleRun:
 
 
 def rule_notes(run: RuleRun) -> list[str]:
-    """What went other than hoped."""
+    """Caveats about the result of a rule."""
     notes = []
     for record in run.rounds[1:]:
         for key, said in (
@@ -133,13 +133,13 @@ def rule_notes(run: RuleRun) -> list[str]:
 
 
 def run_rule(shared: SharedByRules, rule: str, folder: Path, seen: Outputs) -> RuleRun:
-    """All rounds of a rule, from the source model on; complete ones are not done again.
+    """Run all rounds of a rule, starting from the source model; complete ones are not repeated.
 
     Args:
-        shared: what the rules share.
+        shared: data, model and settings.
         rule: a rule or a baseline.
         folder: of the rule.
-        seen: what the source model says about the target.
+        seen: outputs of the source model for the target.
     """
     last = 0 if rule == SOURCE_ONLY else shared.config.rounds
     now: Outputs | None = seen
@@ -152,7 +152,7 @@ def run_rule(shared: SharedByRules, rule: str, folder: Path, seen: Outputs) -> R
         round_ = Round(shared, rule, number, folder)
         if round_.is_complete:
             records.append(round_.read())
-            now = None  # asked again only if a later round needs it
+            now = None  # predict again only if a later round needs it
             continue
         choice, labels = round_.choice(now)
         if not len(labels.rows):
@@ -181,10 +181,10 @@ def _said_why(number: int, choice: dict[str, Any], config: AdaptConfig) -> str:
 
 
 class Round:
-    """One round of a rule: choose, retrain, look again; each step survives a kill.
+    """A round of a rule: choose, retrain, predict again; a killed run continues after any step.
 
     Args:
-        shared: what the rules share.
+        shared: data, model and settings.
         rule: a rule or a baseline.
         number: counted from 1.
         folder: of the rule.
@@ -202,19 +202,21 @@ class Round:
         return (self._place / ROUND).exists()
 
     def read(self) -> dict[str, Any]:
-        """The record of a complete round; its model becomes the current one."""
+        """Read the record of a complete round, and load its weights into the model."""
         weights = self._place / MODEL
-        if weights.exists():  # not so if a later round is complete and has its own
+        if weights.exists():  # removed if a later round is complete, which has weights of its own
             self._shared.model.load_state_dict(load_file(weights))
         self._tidy()
         record: dict[str, Any] = json.loads((self._place / ROUND).read_text(encoding="utf-8"))
         return record
 
     def choice(self, seen: Outputs | None) -> tuple[dict[str, Any], RoundLabels]:
-        """What to train on, and the record of how it was chosen; read if it was chosen before.
+        """Choose what to train on; returns the record of the choice and the labels.
+
+        A choice that was made before an interruption is read from the folder.
 
         Args:
-            seen: what the current model says about the target; asked again if ``None``.
+            seen: outputs of the current model for the target; predicted again if ``None``.
         """
         part, rule = self._part, self._rule
         if not (part / _CHOICE).exists():
@@ -256,7 +258,7 @@ class Round:
                 _write_rows(self._part / EXAMPLES, pictures)
             with replacing(self._part / _LABELS) as partial:
                 save_file(tensors, partial)
-            write_json(self._part / _CHOICE, choice)  # last: says that all of it is there
+            write_json(self._part / _CHOICE, choice)  # last: it marks the choice as complete
 
     def _rows(self, selection: Selection, seen: Outputs) -> pa.Table:
         """One row per target example."""
@@ -302,7 +304,7 @@ class Round:
             )  # fmt: skip
 
     def completed(self, choice: dict[str, Any], seen: Outputs) -> dict[str, Any]:
-        """Write the model and the record, and let the folder appear."""
+        """Write the model and the record, and rename the folder into place."""
         from hardsight.run.train.engine import plain_state
 
         record = {
@@ -319,11 +321,11 @@ class Round:
         return record
 
     def discard(self) -> None:
-        """Remove what a round without examples has left."""
+        """Remove the folder of a round that selected no examples."""
         shutil.rmtree(self._part, ignore_errors=True)
 
     def _tidy(self) -> None:
-        """Drop what only an unfinished round needs."""
+        """Remove files that only an unfinished round needs."""
         shutil.rmtree(self._place / "checkpoints", ignore_errors=True)
         for name in (_LABELS, _CHOICE):
             (self._place / name).unlink(missing_ok=True)

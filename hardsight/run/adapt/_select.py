@@ -1,4 +1,4 @@
-"""What the model says about the target domain, and which of its examples a rule trusts."""
+"""Run the model over the target domain, and select examples by a rule."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def seen_by(
     id_of: Callable[[int], str] = str,
     advance: Callable[[int], object] = lambda done: None,
 ) -> Outputs:
-    """One pass of a model over inputs, in their order.
+    """Run a model over inputs, in their order.
 
     Args:
-        model: is moved to ``device`` and left there in eval mode.
+        model: moved to ``device`` and left there in eval mode.
         batches: inputs, on ``device``.
         sample: a few of them, on which the classifier head is found.
         device: to compute on.
         precision: of the forward pass.
-        head: name of the classifier layer, if it is not found by itself.
+        head: name of the classifier layer, if it is not found automatically.
         num_classes: of the data; of several outputs the one with as many columns is taken.
-        id_of: name of an example, for the message of an error.
-        advance: told how many examples were just done.
+        id_of: name of an example, for error messages.
+        advance: called with the number of examples that were just done.
 
     Raises:
         NonFiniteError: the model gives NaN or infinity for an example.
@@ -91,7 +91,7 @@ def _check_finite(probs: Tensor, id_of: Callable[[int], str]) -> None:
 
 
 def selected_by(rule: str, seen: Outputs, *, portion: float, config: AdaptConfig) -> Selection:
-    """What a rule or baseline selects; nothing for those that select nothing."""
+    """Select examples by a rule or baseline; some baselines select none."""
     if rule in (SOURCE_ONLY, *UNSELECTIVE):
         return _above(seen, None, rule)
     if rule == THRESHOLD:
@@ -109,7 +109,7 @@ def selected_by(rule: str, seen: Outputs, *, portion: float, config: AdaptConfig
 
 
 def _above(seen: Outputs, threshold: float | None, rule: str) -> Selection:
-    """One threshold for all classes, however large their portion becomes; none selects nothing."""
+    """Select by one threshold for all classes, whatever the portion; ``None`` selects nothing."""
     confidence, predictions = seen.probs.max(dim=1)
     kept = torch.zeros_like(predictions, dtype=torch.bool)
     if threshold is not None:
@@ -129,7 +129,7 @@ def _above(seen: Outputs, threshold: float | None, rule: str) -> Selection:
 
 
 def soft_labels(selection: Selection, seen: Outputs, config: AdaptConfig) -> Tensor | None:
-    """Soft labels of the selected examples, in their order, if the rule has them."""
+    """Soft labels of the selected examples, in their order, if the rule uses soft labels."""
     if selection.rule not in SOFT_RULES:
         return None
     return soft_pseudo_labels(
@@ -174,7 +174,7 @@ def accuracy_of(seen: Outputs, true_labels: Tensor | None) -> dict[str, Any] | N
 
 
 def starved(selection: Selection, classes: tuple[str, ...]) -> dict[str, list[str]]:
-    """Classes that no example can be given: never predicted, or too rarely for the portion."""
+    """Classes that no example gets as a label: never predicted, or too rarely for the portion."""
     predicted = torch.bincount(selection.predictions, minlength=len(classes))
     never = [name for name, n in zip(classes, predicted.tolist(), strict=True) if not n]
     rare = [
@@ -189,12 +189,12 @@ def starved(selection: Selection, classes: tuple[str, ...]) -> dict[str, list[st
 def compared(
     selection: Selection, other: Selection, seen: Outputs, target: Target, *, most: int
 ) -> tuple[dict[str, Any], pa.Table]:
-    """Two selections from the same predictions: counts, and what only one of them holds.
+    """Compare two selections from the same predictions, in counts and in their differences.
 
     Args:
-        selection: of the rule at work.
-        other: of the rule it is held against.
-        seen: what both were made from.
+        selection: of the current rule.
+        other: of the rule to compare with.
+        seen: the outputs that both were made from.
         target: the target domain.
         most: examples to show per side, those farthest above their threshold first.
 
@@ -218,10 +218,10 @@ def compared(
 
 
 def _strongest(selection: Selection, places: Tensor, seen: Outputs) -> Tensor:
-    """Selected examples by how far they are above the threshold of their label."""
+    """Selected examples, sorted by how far they are above the threshold of their label."""
     labels = selection.labels[places]
     confidence = selection.confidence[places]
-    # that is of the prediction, from which dividing by thresholds may have moved the label
+    # it is the confidence of the prediction; dividing by thresholds may have chosen another label
     moved = (labels != selection.predictions[places]).nonzero().squeeze(1)
     if len(moved):
         confidence[moved] = _confidence(selection.rule, places[moved], seen).gather(
@@ -232,7 +232,7 @@ def _strongest(selection: Selection, places: Tensor, seen: Outputs) -> Tensor:
 
 
 def _confidence(rule: str, places: Tensor, seen: Outputs) -> Tensor:
-    """What the thresholds of a rule rank, for some examples and every class."""
+    """The values that the thresholds of a rule rank, for some examples and every class."""
     if rule in ("cbst+avh", "avc"):
         return angular_visual_confidence(seen.embeddings[places], seen.class_weights)
     return seen.probs[places]
@@ -245,7 +245,7 @@ def _row(
     angular = angular_visual_confidence(seen.embeddings[place : place + 1], seen.class_weights)
     try:
         picture = thumbnail(target.source[place].content)
-    except BadExampleError:  # it was readable a moment ago; the numbers still say something
+    except BadExampleError:  # the file has become unreadable; keep the row without a picture
         picture = None
     return {
         "index": int(target.source.numbered(place)),

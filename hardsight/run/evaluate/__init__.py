@@ -1,4 +1,4 @@
-"""One evaluation card of one or more models."""
+"""Evaluate one or more models on an evaluation card."""
 
 from hardsight.run.evaluate._card import CARD as CARD
 from hardsight.run.evaluate._card import EPSILONS as EPSILONS

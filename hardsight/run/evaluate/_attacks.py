@@ -1,4 +1,4 @@
-"""The part of a card on attacks: accuracy over epsilon, and whether gradients can be trusted."""
+"""The attacks of a card: accuracy over epsilon, and whether gradients can be trusted."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hardsight.run.evaluate._subjects import Subject
 from hardsight.run.loop import Outputs
 from hardsight.stats import mcnemar, wilson_interval
 
-QUERIES_PER_STEP = 50  # of Square for every step of APGD: 5,000 and 100 as published
-_MOST_KEPT = 1 << 28  # bytes of inputs held between attacks
-_FAR = 1.0  # an epsilon at which nothing can be left of an image
-_CLEARLY, _MATERIAL = 0.05, 0.05  # p-value, and share of examples
+QUERIES_PER_STEP = 50  # of Square for every step of APGD: published are 5,000 queries, 100 steps
+_MOST_KEPT = 1 << 28  # bytes of inputs that are kept between attacks
+_FAR = 1.0  # an epsilon that allows any image, so nearly no prediction should survive
+_CLEARLY, _MATERIAL = 0.05, 0.05  # p-value and share of examples that count as masked gradients
 Mask: TypeAlias = NDArray[np.bool_]
 Batched: TypeAlias = tuple[NDArray[np.int64], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """Which examples are right under which attack.
+    """Which examples are still right under each attack.
 
     Attributes:
         positions: in the source, of the attacked examples, ``[n]``, ascending.
@@ -67,7 +67,7 @@ class AttackRun:
         self.subject, self._source, self._seed, self._steps = subject, source, seed, steps
         self._at_once = at_once
         self._kept: list[Batched] | None = None
-        # those that could be read, with finite outputs
+        # only examples that could be read and have finite outputs
         read = outputs.positions
         places = np.searchsorted(read, positions)
         there = (places < len(read)) & (read[np.minimum(places, len(read) - 1)] == positions)
@@ -119,7 +119,7 @@ class AttackRun:
         return self.clean & np.concatenate(survived)
 
     def _batches(self) -> Iterable[Batched]:
-        """The inputs in batches; kept if they are small, else read again each time."""
+        """The inputs in batches, kept in memory if they are small, else read again every time."""
         if self._kept is not None:
             return self._kept
         read = inputs_at(self.subject, self._source, self.positions, at_once=self._at_once)
@@ -142,7 +142,7 @@ class AttackRun:
         if attack == "fgsm":
             return fgsm(forward, inputs, labels, epsilon=epsilon, normalisation=how, **options)
         options.setdefault("steps", self._steps)
-        # a seed per batch: the same starts no matter what was drawn before
+        # a seed per batch, so the random starts do not depend on earlier draws
         draws = torch.Generator().manual_seed(self._seed + int(positions[0]))
         return pgd(
             forward, inputs, labels, epsilon=epsilon, normalisation=how, generator=draws,
@@ -163,7 +163,7 @@ class AttackRun:
 def attack_part(
     run: AttackRun, linf: tuple[float, ...], l2: tuple[float, ...]
 ) -> tuple[dict[str, Any], Masks]:
-    """Accuracy over epsilon for every attack, and the masks it stands on."""
+    """Accuracy over epsilon for every attack, and the masks it is computed from."""
     plan = {"fgsm": linf, "pgd_linf": linf, "pgd_l2": l2}
     masks = {
         (attack, epsilon): run.right(attack, epsilon)
@@ -180,7 +180,7 @@ def attack_part(
 def masking_part(
     run: AttackRun, others: list[AttackRun], masks: Masks, *, ensemble_steps: int = 0
 ) -> dict[str, Any] | None:
-    """Stronger searches at the epsilon where PGD halves the accuracy most nearly."""
+    """Stronger searches at the epsilon where PGD comes closest to halving the accuracy."""
     right = masks.right
     radii = [e for attack, e in right if attack == "pgd_linf" and e > 0]
     if not radii:

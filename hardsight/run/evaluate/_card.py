@@ -1,4 +1,4 @@
-"""One evaluation card: what a model is worth, and what changed between models."""
+"""Make an evaluation card: the numbers of every model, and the differences between models."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from hardsight.run_folder import EVALUATE, RunFolder, values_digest, write_text,
 
 CARD = "card.json"
 FORMAT = 1
-# what does not decide the result, and may be another when a finished card is asked for again
+# settings that do not decide the result, so a finished card is returned even if they changed
 MAY_CHANGE = ("out", "workers", "data_root", "versions")
-# given for all models; what each of them makes of it is on record
+# options for all models; the facts of each model record their effect
 _OF_THE_MODELS = (
     "size", "mean", "std", "channels", "crop", "squash", "white", "preprocessing", "head",
     "num_classes", "model_classes", "trust_remote_code",
 )  # fmt: skip
-# what a card is made of is on record by its own parts, and how it was asked for plays no part
+# models and data are recorded by their digests, and the others do not decide the result
 _NO_SETTINGS = ("models", "data", "ood", "train", "resume", "overwrite", "show_progress")
 EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
 EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
@@ -72,15 +72,15 @@ class EvaluateConfig(
         "model", "data", "compare", "ood", "train", "out", "resume", "overwrite", "weights",
     ),
 ):  # fmt: skip
-    """Settings of an evaluation; the keys of its TOML file and the flags of its command.
+    """Settings of an evaluation: the keys of its TOML file and the flags of its command.
 
-    They are the keywords of :func:`evaluation_card`, and which models to evaluate.
+    They are the keywords of :func:`evaluation_card`, and the models to evaluate.
 
     Attributes:
         model: ``[NAME=]SPEC[@WEIGHTS]``, with SPEC as ``hardsight score --model`` takes it.
-        compare: a further model, compared with the first; may be repeated.
-        ood: foreign data to be told apart; may be repeated.
-        weights: weights of ``model``, if they do not stand behind an ``@``.
+        compare: another model, compared with the first; may be repeated.
+        ood: foreign data that the model should tell from its own; may be repeated.
+        weights: weights of ``model``, if they are not named behind an ``@``.
     """
 
     model: str
@@ -94,7 +94,7 @@ class EvaluateConfig(
 
 
 def run_evaluate(config: EvaluateConfig) -> dict[str, Any]:
-    """:func:`evaluate` by settings, as the command line does it."""
+    """Call :func:`evaluation_card` with settings, as the command line does."""
     options = config.keywords()
     first, weights = options.pop("model"), options.pop("weights")
     if weights is not None:
@@ -106,7 +106,7 @@ def run_evaluate(config: EvaluateConfig) -> dict[str, Any]:
 
 
 def card_notes(card: Mapping[str, Any]) -> list[str]:
-    """Everything the numbers of a card have to be read with."""
+    """Caveats that a reader of the card has to know."""
     notes = []
     for about in card["models"]:
         name, origin, counts = about["name"], about["weights"] or "", about["counts"]
@@ -116,7 +116,7 @@ def card_notes(card: Mapping[str, Any]) -> list[str]:
             examples = (
                 "1 example" if counts["unreadable"] == 1 else (f"{counts['unreadable']:,} examples")
             )
-            notes.append(f"{examples} could not be read, and are not on the card")
+            notes.append(f"{examples} could not be read and are not on the card")
         if counts["non_finite"]:
             notes.append(
                 f"{name}: {counts['non_finite']:,} of {counts['rows']:,} outputs are not finite, "
@@ -127,18 +127,18 @@ def card_notes(card: Mapping[str, Any]) -> list[str]:
         if about["fingerprint"] == own:
             notes.append(
                 f"the foreign data {about['spec']} is the data itself: there is nothing to tell "
-                "apart; name other data by --ood"
+                "apart; name other data with --ood"
             )
     if card["train"] is not None and card["train"]["fingerprint"] == own:
         notes.append(
             f"the training data {card['train']['spec']} is the data itself: the linear probe is "
-            "tried on what it was fitted to; name other data by --train"
+            "tried on what it was fitted to; name other data with --train"
         )
     return list(dict.fromkeys(notes))  # all models read the same examples
 
 
 class EvaluationCard(dict[str, Any]):
-    """A card as plain values, which a notebook shows as a line per model."""
+    """A card as a dict of plain values; a notebook shows a line per model."""
 
     def _repr_html_(self) -> str:
         data = self["data"]
@@ -202,26 +202,26 @@ def evaluation_card(
     seed: int = 0,
     show_progress: bool | None = None,
 ) -> dict[str, Any]:
-    """Evaluate models on the same data: one card of plain values, ready for JSON.
+    """Evaluate models on the same data, and return one card of plain values, ready for JSON.
 
-    All forward passes are in float32, so that clean and attacked accuracy mean the same.
+    All forward passes are in float32, so that clean and attacked accuracy can be compared.
 
     Args:
-        models: a module, a name or the folder of a trained model; or a mapping of names to such;
-            or a list of ``(name, module or spec, weights or None)``. All are compared with the
-            first.
+        models: a module, a name or the folder of a trained model; or a mapping from names to
+            these; or a list of ``(name, module or spec, weights or None)``. All are compared with
+            the first.
         data: labelled data the models were not trained on: folder of class folders, ``.csv`` of
             path,label, ``.parquet``, idx, ``.npz``, ``hub:OWNER/NAME``, ``builtin:digits``, or a
             name such as ``cifar10``. In Python any labelled data, see
             :func:`hardsight.data.open_source`.
-        ood: a foreign dataset, or a list of them; their labels play no part.
-        train: the training data: for the linear probe, and for many/medium/few-shot accuracy.
+        ood: a foreign dataset, or a list of them; their labels are not used.
+        train: the training data, for the linear probe and for many/medium/few-shot accuracy.
         out: folder to write card.json into; the command line adds the page, card.html. In Python
             ``None`` keeps the card in memory.
-        resume: take the finished card in ``out`` as it is, if it was made with these settings,
+        resume: return the finished card in ``out`` as it is, if it was made with these settings,
             models and data.
         overwrite: replace the evaluation in ``out``; other files there stay.
-        head: name of the classifier layer or bare parameter, if it is not found by itself.
+        head: name of the classifier layer or bare parameter, if it is not found automatically.
         output: the model's output that holds the logits, by key, attribute or position (from 0),
             or by a path of them (heads.logits); by default the one with a column for each class of
             the data.
@@ -236,7 +236,7 @@ def evaluation_card(
         label_column: column that holds the labels, if it is not called label.
         classes: class names of the data, position = label.
         num_classes: number of classes, for model factories that take it.
-        preprocessing: what the models want done to images; by default what their configs say.
+        preprocessing: how the models want images prepared; by default as their configs say.
         size: input size of the models, height and width or one number for both. Pictures are
             resized by their shorter side and cropped in the centre, unless ``squash``.
         mean: mean to subtract, per channel on the pixel scale 0..1, instead of the models' own.
@@ -251,23 +251,23 @@ def evaluation_card(
         model_classes: names of the models' outputs, in their order, or a text file with one name
             per line; by default what the models themselves say.
         class_order: how classes of data and models are matched: ``auto`` by name if both have
-            names, else by position; ``name`` refuses that, ``position`` forces it.
-        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
-            may do. Without it such a model is refused.
+            names, else by position; ``name`` never by position, ``position`` always.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they can do anything that
+            you can do. Without it such a model is refused.
         epsilons: radii of FGSM and PGD in L-infinity, in pixels 0..1; 0, 1/255, 2/255, 4/255 and
             8/255 by default.
         epsilons_l2: radii of PGD in L2, in pixels 0..1; 0, 0.25, 0.5 and 1 by default.
         attack_steps: steps of PGD.
         attack_examples: examples to attack; 0 for no attacks.
-        ensemble_steps: also attack with an ensemble in the manner of AutoAttack, at one radius: so
-            many steps of APGD on cross-entropy and on the difference of logits ratio, then Square
-            with 50 queries for each step; 0 for none, 100 as published, which takes long.
+        ensemble_steps: also attack with an ensemble like AutoAttack, at one radius: this many
+            steps of APGD on cross-entropy and on the difference of logits ratio, then Square with
+            50 queries for each step; 0 for none, 100 as published, which takes long.
         explain_examples: examples for Grad-CAM; 0 for none.
-        cam_layer: layer of Grad-CAM, if it is not found by itself.
-        feature_examples: examples for probe and clusters, at most.
-        map_examples: points on the map of features, at most.
-        validation_share: share of ``data`` that the temperature is fitted on, and the threshold of
-            ``wanted_error`` chosen on; both are judged on the rest.
+        cam_layer: layer of Grad-CAM, if it is not found automatically.
+        feature_examples: largest number of examples for probe and clusters.
+        map_examples: largest number of points on the map of features.
+        validation_share: share of ``data`` for fitting the temperature and for choosing the
+            threshold of ``wanted_error``; both are judged on the rest.
         wanted_error: error rate among the examples that the model does not refuse, in (0, 1).
         batch_size: examples per batch; by default chosen for the device.
         workers: loader processes; by default chosen for the data and the cores.
@@ -288,6 +288,7 @@ def evaluation_card(
         >>> card["models"][0]["accuracy"]["top1"]["n"]
         449
     """
+    # first, before there are other locals: all keywords; of arrays by name only the names
     given = {**locals(), "group": list(group) if isinstance(group, Mapping) else group}
     settings = {name: _plain(given[name]) for name in given if name not in _NO_SETTINGS}
     _check_options(settings)
@@ -317,6 +318,7 @@ def evaluation_card(
         ]  # fmt: skip
         order = class_order_of(subjects, sets.data, class_order)
         sets = sets.numbered_as(order, subjects[0], class_order)
+        # attacks that the user named must run; default attacks may be left out with a note
         asked = epsilons is not None or epsilons_l2 is not None
         _check_normalisation(subjects, asked=asked)
         if run is not None:
@@ -371,7 +373,7 @@ def evaluation_card(
 
 @dataclass(frozen=True)
 class _Sets:
-    """The data of a card: what is evaluated, foreign data, and what the models were trained on."""
+    """The data of a card: the evaluated data, foreign data, and the training data."""
 
     data: ExampleSource
     foreign: list[ExampleSource]
@@ -379,13 +381,13 @@ class _Sets:
     splits: tuple[str | None, str | None, str | None]
 
     def numbered_as(self, order: ClassOrder, subject: Subject, how: str) -> _Sets:
-        """The sets with training data whose labels have the numbers of the evaluated data."""
+        """The same sets, with the training data numbered like the evaluated data."""
         if self.train is None:
             return self
         return replace(self, train=numbered_alike(self.train, self.data, order, subject, how))
 
     def fingerprints(self) -> dict[str, str | None]:
-        """What tells each set from others; None for a set that is not there."""
+        """A fingerprint of each set; ``None`` for a set that was not named."""
         sets = {
             "data": [self.data],
             "foreign data": self.foreign,
@@ -418,7 +420,7 @@ def _opened(
     data_root: str | os.PathLike[str] | None,
     columns: tuple[str | None, str | None],
 ) -> _Sets:
-    """The sets that were named; ``splits`` are of the data, the foreign and the training data."""
+    """Open all sets; ``splits`` are those of the data, the foreign and the training data."""
     split, ood_split, train_split = splits
     roots = _roots(data_root, data, *foreign, train)
     return _Sets(
@@ -430,7 +432,7 @@ def _opened(
 
 
 def _write(run: RunFolder, card: EvaluationCard) -> None:
-    """Write the card into its run, and finish that."""
+    """Write the card into its run, and mark the run as finished."""
     text = json.dumps(card, ensure_ascii=False, allow_nan=False)
     run.begin()
     with writing(run.folder, step="choose another --out"):
@@ -448,7 +450,7 @@ def _describe(
     device: torch.device,
     batch_size: int,
 ) -> None:
-    """Say what the card is made of."""
+    """Write down what the card is made of, or compare it with the card that is there."""
     models = {
         subject.name: {
             "spec": subject.facts["spec"],
@@ -465,7 +467,7 @@ def _describe(
             **own,
             "device": device.type,
             "batch_size": batch_size,
-            "models": list(models),  # all are compared with the first
+            "models": list(models),  # in order, since all are compared with the first
             "model": models,
         },
         fingerprints={**marks, "classes": values_digest([order.names, order.labels])},
@@ -486,7 +488,7 @@ def _check_options(settings: dict[str, Any]) -> None:
 
 
 def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
-    """Raise if attacks were asked for that would need a guess."""
+    """Raise if the user wants attacks on a model whose normalisation is unknown."""
     for subject in subjects:
         why = unknown_normalisation(subject)
         if subject.kind is not None:
@@ -499,10 +501,10 @@ def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
 def _radii(
     stated: Sequence[float] | None, usual: tuple[float, ...], *, most: float
 ) -> tuple[float, ...]:
-    """Radii in ascending order, 0 among them.
+    """Radii in ascending order, including 0.
 
     Raises:
-        OptionError: one is negative or above ``most``.
+        OptionError: a radius is negative or above ``most``.
     """
     radii = usual if stated is None else tuple(float(radius) for radius in stated)
     if not all(math.isfinite(radius) and radius >= 0 for radius in radii):
@@ -519,7 +521,7 @@ def _roots(root: str | os.PathLike[str] | None, *data: Any) -> dict[str, Any]:
     """The root of each named dataset among ``data``.
 
     Raises:
-        OptionError: none of them is one, so that a root would change nothing.
+        OptionError: none of them is a named dataset, so a root would have no effect.
     """
     named = [name for name in data if isinstance(name, str) and name in DATASETS]
     if root is not None and not named:
@@ -546,8 +548,8 @@ def _examples(
         )
     if source.kind is not None and source.kind.task != "classify":
         raise OptionError(
-            f"{source.spec} has no label for each example, so that there is nothing to evaluate; "
-            "`hardsight score` gives its tokens a row each"
+            f"{source.spec} does not have a label for each example, so there is nothing to "
+            "evaluate; `hardsight score` gives each of its tokens a row"
         )
     return source
 
@@ -555,7 +557,7 @@ def _examples(
 def _foreign(
     data: Any, split: str | None, roots: dict[str, Any], columns: tuple[str | None, str | None]
 ) -> ExampleSource:
-    """Foreign data, of which no label is used, so that it may have none."""
+    """Open foreign data, which may have no labels, since none are used."""
     try:
         return _examples(data, split, None, roots, columns)
     except DataError:
@@ -579,7 +581,7 @@ def _data_facts(
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON can hold it."""
+    """A setting in a form that JSON can hold."""
     if isinstance(value, Preprocessing):
         return dataclasses.asdict(value)
     if isinstance(value, str | int | float | bool) or value is None:

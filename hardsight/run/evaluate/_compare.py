@@ -1,4 +1,4 @@
-"""Two models on the same examples: differences, each with a paired test."""
+"""Compare two models on the same examples, each difference with a paired test."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _RESAMPLES = 1000
 def compared_outputs(
     first: Outputs, second: Outputs, judged: tuple[Rows, Rows]
 ) -> list[dict[str, Any]]:
-    """Accuracy by McNemar, and means per example by bootstrap; differences are second - first.
+    """Compare accuracy by McNemar, and means over examples by bootstrap, as second - first.
 
     Args:
         first: outputs of the first model.
         second: outputs of the second model, for the same examples.
-        judged: rows on which the calibration of each stands. NLL and Brier score are compared on
-            these, so that they are the numbers the card shows elsewhere.
+        judged: rows that the calibration of each model is computed on. NLL and Brier score are
+            compared on the same rows, so that they equal those elsewhere on the card.
     """
     mine, base = second.right, first.right
     test = mcnemar(mine, base)
@@ -54,11 +54,11 @@ def compared_outputs(
 def compared_indicators(
     first: list[Indicators], second: list[Indicators], specs: list[str]
 ) -> list[dict[str, Any]]:
-    """AUROC of each indicator on each foreign dataset, by DeLong's test.
+    """Compare the AUROC of each indicator on each foreign dataset by DeLong's test.
 
     Args:
-        first: indicators of the first model, on the own data and then on each foreign dataset;
-            NaN for an example without a finite output, which then takes no part.
+        first: indicators of the first model, on its own data and then on each foreign dataset;
+            NaN for an example without a finite output, which is then left out.
         second: those of the second model.
         specs: names of the foreign datasets.
     """
@@ -82,7 +82,7 @@ def compared_indicators(
 
 
 def compared_masks(first: Masks, second: Masks) -> list[dict[str, Any]]:
-    """Accuracy under each attack by McNemar, on the examples that both models were attacked on."""
+    """Compare accuracy under each attack by McNemar, on examples attacked for both models."""
     _, ours, theirs = np.intersect1d(second.positions, first.positions, return_indices=True)
     rows = []
     for (attack, epsilon), mask_of_second in second.right.items():

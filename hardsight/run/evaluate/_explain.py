@@ -1,7 +1,7 @@
-"""Grad-CAM maps of single examples on request, in a process of its own.
+"""Make Grad-CAM maps of single examples on request, in a separate process.
 
-The review app loads no model. It starts :func:`serve_maps` in another process, tells it once which
-run and data are meant, and then asks for one example after the other, in lines of JSON.
+The review app loads no model. It starts :func:`serve_maps` in another process, sends it the names
+of run and data once, and then requests a map for one example after the other, in lines of JSON.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from hardsight.run.evaluate._subjects import Subject, subject_of
 from hardsight.run_folder import fold_folder
 from hardsight.table import ScoreTable, read_table
 
-_MOST_MODELS = 5  # of folds that are held in memory
+_MOST_MODELS = 5  # models of folds that are kept in memory
 _SIDE = 256  # pixels of a map
-_STORED = "model.json"  # in the folder of a trained model
+_STORED = "model.json"  # exists in the folder of a trained model
 
 
 class Explainer:
-    """Maps of the examples of a run, by the model that the run names.
+    """Makes maps for the examples of a run, with the model that the run names.
 
-    A run names its model, but whoever opens the run need not trust it: without ``model`` only
-    networks of this package are built, and their weights are only numbers.
+    The run may come from someone the user does not trust. So without ``model`` only networks of
+    this package are built, and their weights are only numbers.
 
     Args:
         table: of the run.
         data: the data, as :func:`hardsight.data.open_source` takes it.
-        model: in place of the one that the run names; its code may be run.
+        model: replaces the model that the run names; its code may be run.
         weights: of ``model``.
 
     Raises:
         DataError: the data has no pictures.
-        ModelError: the model cannot be built again without being named.
+        ModelError: the run's model cannot be built safely, so ``model`` is needed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Explainer:
         self._subjects: dict[int, tuple[Subject, CamLayer | None]] = {}
 
     def close(self) -> None:
-        """Let go of all models."""
+        """Release all models."""
         self._stack.close()
 
     def explained(self, index: int, id: str, fold: int = 0) -> tuple[str, int]:
@@ -83,7 +83,7 @@ class Explainer:
             fold: that the example is in; 0 if the run has none.
 
         Raises:
-            DataError: the example cannot be read, or is another one by now.
+            DataError: the example cannot be read, or has been replaced by another example.
             ModelError: the model cannot be built, or has no layer laid out like the picture.
         """
         position = int(self._source.position_of(index))
@@ -116,14 +116,14 @@ class Explainer:
             self._stack, (None, spec, weights), self._source, PixelOptions(),
             device=torch.device("cpu"), class_names=None, head=about.get("head"),
             output=about.get("output"), num_classes=len(self._table.classes) or None, seed=0,
-            # the model of a fold brings its own, which was measured on its own examples
+            # the model of a fold has its own, measured on its own training examples
             preprocessing=None if fold or not stated else _preprocessing(stated),
         )  # fmt: skip
         known = about.get("digest")
         if not fold and known is not None and subject.facts["digest"] != known:
             raise ModelError(
-                f"{spec} is not the model that was scored: its weights are others by now; name "
-                "that one with --model and --weights"
+                f"{spec} is not the model that was scored: its weights have changed since; name "
+                "the scored model with --model and --weights"
             )
         return subject
 
@@ -134,7 +134,7 @@ def _preprocessing(stated: Mapping[str, Any]) -> Preprocessing:
 
 
 def _named_by(table: ScoreTable, fold: int) -> tuple[str, str | None]:
-    """The model that a run names, and its weights, if nobody's code has to run to build it."""
+    """The model that a run names, and its weights, if it can be built without running its code."""
     assert table.path is not None
     run = table.path.absolute().parent
     own = fold_folder(run, fold) / "model" if fold else run
@@ -156,7 +156,7 @@ def _named_by(table: ScoreTable, fold: int) -> tuple[str, str | None]:
 
 
 def _found(name: str, run: Path) -> Path | None:
-    """A path as it was named or, if it is not there, from the run on."""
+    """A path as it was named or, if it does not exist, relative to the run."""
     if not name:
         return None
     places = (Path(name), *(folder / name for folder in (run, *list(run.parents)[:3])))
@@ -167,12 +167,12 @@ def serve_maps() -> None:
     """Answer requests for maps from standard input until it ends.
 
     The first line is an object with ``table``, ``data``, ``model`` and ``weights``, answered by
-    ``{}`` or ``{"problem": words}``; every other one has ``index``, ``id`` and ``fold``, answered
+    ``{}`` or ``{"problem": words}``; every other line has ``index``, ``id`` and ``fold``, answered
     by ``{"map": base64, "prediction": class}`` or ``{"problem": words}``.
     """
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     if hasattr(os, "nice"):
-        os.nice(10)  # the person at the keyboard comes first
+        os.nice(10)  # the app that the user is working in must stay responsive
     with _own_output() as answers:
         explainer: Explainer | None = None
         for line in sys.stdin:
@@ -185,7 +185,7 @@ def serve_maps() -> None:
                     answer = {"map": map_, "prediction": prediction}
             except HardsightError as err:
                 answer = {"problem": str(err)}
-            except Exception as err:  # a model of somebody else may raise anything
+            except Exception as err:  # a user's model may raise anything
                 answer = {"problem": f"{type(err).__name__}: {err}"[:500]}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
@@ -198,7 +198,7 @@ def _explainer(asked: Mapping[str, Any]) -> Explainer:
 
 @contextmanager
 def _own_output() -> Iterator[TextIO]:
-    """Standard output for answers alone: what a model prints goes to standard error."""
+    """Reserve standard output for answers: whatever a model prints goes to standard error."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         yield answers

@@ -1,4 +1,4 @@
-"""The part of a card on explanations: Grad-CAM measures of many images, pictures of a few."""
+"""The explanations of a card: Grad-CAM measures of many images, and pictures of a few."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def explanation_part(
     layer: str | None,
     at_once: int,
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """Measures of the maps of ``positions``, and pictures of those also in ``pictured``.
+    """Measures of the maps of ``positions``, and pictures of those that are in ``pictured``.
 
-    Maps live for one batch only, so memory does not grow with the number of images. An image
+    Maps are kept for one batch only, so memory does not grow with the number of images. An image
     without finite logits has no class to explain and is left out.
 
     Raises:
-        ModelError: a layer was named that is not laid out like the image.
+        ModelError: the user named a layer that is not laid out like the image.
     """
     cam_layer: CamLayer | None = None
     measures: dict[str, list[Tensor]] = {}
@@ -63,7 +63,7 @@ def explanation_part(
                     raise
                 return {"note": str(err)}, {}
         classes = logits[usable].argmax(dim=1)
-        # a gradient that is not a number says nothing for the class: an empty map
+        # a gradient with NaN is no evidence for the class: an empty map
         maps = grad_cam(subject.model, inputs, classes, layer=cam_layer).nan_to_num(0)
         deletion, insertion = deletion_insertion(subject.logits, inputs, maps, classes)
         values = {"top_share": top_area_share(maps), "entropy": map_entropy(maps),
@@ -77,7 +77,7 @@ def explanation_part(
                 "map": map_picture(inputs[row], maps[row], subject),
             }
     if cam_layer is None:
-        return {"note": "none of the chosen images could be read and has a finite output"}, {}
+        return {"note": "none of the chosen images can be read and has a finite output"}, {}
     part: dict[str, Any] = {name: _mean(parts) for name, parts in measures.items()}
     part["layer"], part["grid"] = cam_layer.name, list(cam_layer.grid)
     part["n"] = sum(len(batch) for batch in measures["deletion"])

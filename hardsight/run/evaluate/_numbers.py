@@ -1,4 +1,4 @@
-"""The parts of a card that follow from logits and embeddings alone."""
+"""The parts of a card that need only logits and embeddings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from hardsight.stats import Estimate, group_findings
 
 BINS = 15
 _HISTOGRAM_BINS = 40
-_COLDEST = 0.05  # if every validation example is right, likelihood alone would end at 0
+_COLDEST = 0.05  # lowest temperature: if all validation examples are right, the best would be 0
 Rows = NDArray[np.int64]
 
 
@@ -85,7 +85,7 @@ def distribution_part(outputs: Outputs, head: Head) -> dict[str, Any]:
 def groups_part(
     outputs: Outputs, head: Head, groups: Mapping[str, NDArray[Any]], classes: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Accuracy, hardness and calibration by group; an unusable example is wrong, as everywhere."""
+    """Accuracy, hardness and calibration by group; unusable examples count as wrong."""
     if not groups:
         return None
     weights = head.weight.float().cpu()
@@ -107,7 +107,7 @@ def groups_part(
 
 
 def indicators_of(outputs: Outputs, head: Head) -> dict[str, NDArray[np.float64]]:
-    """OOD indicators of all examples, ``[N]`` each, NaN where not usable; in chunks."""
+    """OOD indicators of all examples, ``[N]`` each, NaN for unusable ones; computed in chunks."""
     weights = head.weight.float().cpu()
     rows = np.flatnonzero(outputs.usable)
     parts = [ood_indicators(z, x, weights) for z, x, _ in outputs.chunks(rows)]
@@ -120,7 +120,7 @@ def indicators_of(outputs: Outputs, head: Head) -> dict[str, NDArray[np.float64]
 def ood_part(
     own: dict[str, NDArray[np.float64]], foreign: dict[str, NDArray[np.float64]]
 ) -> dict[str, Any]:
-    """How well each indicator tells foreign examples; a note if it cannot tell anything."""
+    """How well each indicator detects foreign examples; a note if it is constant."""
     part: dict[str, Any] = {}
     for name, values in own.items():
         known, others = (each[~np.isnan(each)] for each in (values, foreign[name]))
@@ -145,18 +145,18 @@ def refusal_part(
     *,
     wanted: float,
 ) -> dict[str, Any]:
-    """How well each indicator says what to refuse; thresholds stand on other examples.
+    """How well each indicator says what to refuse; thresholds are chosen on other examples.
 
     Args:
         outputs: of the model on its own data.
         sets: indicators of its own examples, then those of each foreign dataset.
         fitting: rows to choose thresholds on.
-        judged: rows to judge them on.
+        judged: rows to judge the thresholds on.
         wanted: error rate among accepted examples.
     """
     if not len(fitting) or not len(judged):
         usable = len(fitting) + len(judged)
-        return {"note": f"{usable} usable examples are too few to choose a threshold beside"}
+        return {"note": f"{usable} usable examples are too few to choose a threshold and judge it"}
     right, own = outputs.right, sets[0]
     part: dict[str, Any] = {"wanted": wanted, "validation": len(fitting), "n": len(judged)}
     for name, values in own.items():
@@ -186,7 +186,7 @@ def _judged_threshold(
 def _open_aurc(
     values: NDArray[np.float64], right: NDArray[np.bool_], foreign: NDArray[np.float64]
 ) -> float | None:
-    """The area with foreign examples among the own ones, which are errors if accepted."""
+    """The area with foreign examples added, each of which is an error if it is accepted."""
     others = foreign[~np.isnan(foreign)]
     if not len(others):
         return None
@@ -195,9 +195,9 @@ def _open_aurc(
 
 
 def calibration_rows(outputs: Outputs, *, validation_share: float, seed: int) -> tuple[Rows, Rows]:
-    """Usable rows to fit a temperature on, and those to judge it on.
+    """Usable rows to fit a temperature on, and usable rows to judge it on.
 
-    The draw is over all rows, so that every model of a card is judged on the same ones.
+    All rows are drawn from, usable or not, so that every model of a card gets the same split.
     """
     order = np.random.default_rng([seed, 1]).permutation(len(outputs))
     parts = np.split(order, [round(validation_share * len(order))])
@@ -206,10 +206,10 @@ def calibration_rows(outputs: Outputs, *, validation_share: float, seed: int) ->
 
 
 def calibration_part(outputs: Outputs, fitting: Rows, judged: Rows) -> dict[str, Any]:
-    """Calibration before and after a temperature; the temperature stands on other examples."""
+    """Calibration before and after a temperature that is fitted on other examples."""
     if not len(fitting) or not len(judged):
         usable = len(fitting) + len(judged)
-        return {"note": f"{usable} usable examples are too few to fit a temperature beside"}
+        return {"note": f"{usable} usable examples are too few to fit a temperature and judge it"}
     some = torch.from_numpy(fitting)
     temperature = fitted_temperature(outputs.logits[some], outputs.labels[some], low=_COLDEST)
     return {
@@ -281,7 +281,7 @@ def _calibration(outputs: Outputs, rows: Rows, temperature: float) -> dict[str, 
 def _distribution(values: NDArray[np.float64], right: NDArray[np.bool_]) -> dict[str, Any]:
     if not len(values):
         return {"note": "no usable example"}
-    # a far tail would squeeze all others into one bar: it goes into the outer bars
+    # a far tail would squeeze all other values into one bar, so it is put into the outer bars
     low, high = np.quantile(values, [0.005, 0.995]).tolist()
     edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
     values, exact = np.clip(values, edges[0], edges[-1]), values
@@ -305,11 +305,11 @@ def _quartiles(values: NDArray[np.float64]) -> dict[str, Any] | None:
 def _probe(
     outputs: Outputs, train: Outputs | None, most_examples: int, seed: int
 ) -> dict[str, Any]:
-    """Accuracy of a probe trained on the training data, or else on one half of this data."""
+    """Accuracy of a probe that is trained on the training data, or else on half of this data."""
     rows = _some(np.flatnonzero(outputs.usable), 2 * most_examples, seed)
     if train is None:
         if len(rows) < 2:
-            return {"note": f"{len(rows)} usable example is too few to train a probe beside"}
+            return {"note": f"{len(rows)} usable example is too few to train a probe and judge it"}
         order = np.random.default_rng([seed, 2]).permutation(len(rows))
         half = len(rows) // 2
         fitting, judged, home = rows[order[:half]], rows[order[half:]], outputs

@@ -1,4 +1,4 @@
-"""One forward pass over a dataset, kept on disk so that memory does not grow with it."""
+"""Run one forward pass over a dataset, and keep its outputs on disk to save memory."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def collected(
     advance: Callable[[int], None],
     has_own_labels: bool = True,
 ) -> Outputs:
-    """Run a model over a dataset; logits and embeddings lie on disk.
+    """Run a model over a dataset, with logits and embeddings on disk.
 
     Args:
         subject: the model.
         source: the data.
-        folder: for the outputs; two files appear in it.
+        folder: for the outputs; two files are written to it.
         batch_size: examples at once.
         workers: loader processes.
-        advance: told how many positions are done.
-        has_own_labels: whether the labels are classes of the model; not of a foreign dataset.
+        advance: called with the number of positions that were just done.
+        has_own_labels: whether the labels are classes of the model, unlike those of foreign data.
 
     Raises:
         LabelError: a label is not a class of the model.
@@ -87,7 +87,7 @@ def collected(
 def inputs_at(
     subject: Subject, source: ExampleSource, positions: NDArray[np.int64], *, at_once: int
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-    """Inputs of chosen positions in batches, with their positions; unreadable ones are missing."""
+    """Inputs at chosen positions in batches, with the positions; unreadable ones are missing."""
     for first in range(0, len(positions), at_once):
         inputs, kept = [], []
         for position in positions[first : first + at_once].tolist():
@@ -122,7 +122,7 @@ def _check(batch: Batch, subject: Subject, source: ExampleSource, has_own_labels
 
 
 def _mapped(file: Path, *shape: int) -> Tensor:
-    """A file of float32 as a tensor; only what is read of it comes into memory."""
-    # shared, since the system would count a private copy as memory that may all be needed
+    """A file of float32 as a memory-mapped tensor."""
+    # shared, since the system would reserve memory for a private mapping of the whole file
     numbers = torch.from_file(os.fspath(file), shared=True, size=math.prod(shape))
     return numbers.reshape(shape)

@@ -1,4 +1,4 @@
-"""All models over all data: the parts of a card, put together."""
+"""Run all models over all data, and put the parts of a card together."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from hardsight.run.loop import (
 
 
 class Study:
-    """All models over all data.
+    """Runs all models over all data.
 
     Args:
         subjects: the models.
         source: the data to evaluate on.
-        foreign: data to be told apart.
+        foreign: foreign data, which the models should tell from their own.
         training: the training data, if it is known.
         folder: an empty folder for outputs.
         batch_size: examples at once.
@@ -78,6 +78,7 @@ class Study:
 
     def parts(self, num_classes: int, **options: Any) -> dict[str, Any]:
         """Cards of the models, their comparison, and pictures side by side."""
+        # the model runs over each dataset once; all numbers below come from these outputs
         outputs = [self._pass(subject, self.source) for subject in self.subjects]
         counts = self._training_counts(num_classes)
         cards = []
@@ -136,7 +137,7 @@ class Study:
         return outputs
 
     def _check(self, outputs: Outputs, subject: Subject, source: ExampleSource, own: bool) -> None:
-        """Raise if numbers would stand on nothing, or on other examples than another model's.
+        """Raise if a model has no usable output, or could read other examples than another model.
 
         Raises:
             NonFiniteError: a model has no finite output on its own kind of data.
@@ -147,6 +148,7 @@ class Study:
                 f"{subject.name} has no finite output for any of the {len(outputs):,} "
                 f"examples of {source.spec}; check its weights, and mean and std of its inputs"
             )
+        # comparisons are paired by example, so all models must have read the same examples
         before = self._read.setdefault(id(source), outputs.positions)
         if not np.array_equal(before, outputs.positions):
             raise DataError(
@@ -163,7 +165,7 @@ class Study:
     def _attack(
         self, cards: list[dict[str, Any]], outputs: list[Outputs], **options: Any
     ) -> list[Masks]:
-        """Fill in the part on attacks; the masks it stands on, if there are any."""
+        """Fill in the part on attacks, and return the masks that it is computed from."""
         note = self._no_images() or ("" if options["attack_examples"] else "not asked for")
         masks = [Masks(np.empty(0, np.int64), {}) for _ in cards]
         runs: list[AttackRun | None] = []
@@ -185,7 +187,7 @@ class Study:
                 except (NonFiniteError, OptionError, ShapeError) as err:
                     if options["must_attack"]:
                         raise
-                    # nobody asked for attacks: the rest of the card is worth having
+                    # attacks run by default here, so the rest of the card should not fail
                     runs[number], card["robustness"] = None, {"note": str(err)}
         for run, card, mask in zip(runs, cards, masks, strict=True):
             if run is not None:
@@ -199,7 +201,7 @@ class Study:
         return masks
 
     def _explain(self, cards: list[dict[str, Any]], **options: Any) -> list[dict[str, Any]]:
-        """Fill in the part on explanations; pictures of the same examples for all models."""
+        """Fill in the part on explanations, with pictures of the same examples for all models."""
         note = self._no_images() or ("" if options["explain_examples"] else "not asked for")
         if note:
             for card in cards:
@@ -240,7 +242,7 @@ class Study:
         indicators: list[list[Indicators]],
         masks: list[Masks],
     ) -> list[dict[str, Any]]:
-        """Every further model against the first, on the same examples."""
+        """Compare every other model with the first, on the same examples."""
         return [
             {
                 "first": self.subjects[0].name,
@@ -262,6 +264,6 @@ def unknown_normalisation(subject: Subject) -> str:
     if subject.states_normalisation:
         return ""
     return (
-        f"{subject.name} does not state how its inputs are made from pixels, and attacks need it; "
+        f"{subject.name} does not state how its inputs are made from pixels, which attacks need; "
         "pass --mean and --std (mean=, std=), 0 and 1 for plain pixels in [0, 1]"
     )

@@ -1,4 +1,4 @@
-"""The models of a card: as a user names them, ready to be run, their classes numbered alike."""
+"""Load the models of a card, and number their classes in the same way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def named_model(text: str) -> tuple[str | None, str, str | None]:
     """
     whole, _, weights = text.partition("@")
     name, equals, spec = whole.partition("=")
-    # an equals sign may also stand in the options of a model, or in the path of a folder
+    # the options of a model or the path of a folder may also contain an equals sign
     if not equals or ":" in name or Path(whole).exists():
         name, spec = "", whole
     return name.strip() or None, spec, weights or None
@@ -44,16 +44,16 @@ class Subject:
     """A model under evaluation.
 
     Attributes:
-        name: what the card calls it.
+        name: its name on the card.
         model: in eval mode, on ``device``.
         head: its classifier layer, verified.
-        preprocessing: what it wants done to images.
-        states_normalisation: whether mean and std are known rather than a default.
+        preprocessing: how it wants images prepared.
+        states_normalisation: whether mean and std are known, rather than defaults.
         shape: of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
         device: where it runs.
         facts: spec, weights and digests for the card.
-        class_names: of its outputs, if it tells them.
-        kind: how it reads examples that are not pictures, such as by its tokenizer.
+        class_names: of its outputs, if it states them.
+        kind: how it reads examples that are not pictures, for example with its tokenizer.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Subject:
     kind: InputKind | None = None
 
     def reading(self, source: ExampleSource) -> ExampleSource:
-        """Data as this model reads it.
+        """Prepare data for this model.
 
         Raises:
             DataError: examples of another kind than those that are evaluated.
@@ -76,8 +76,8 @@ class Subject:
         own, other = (_named(kind) for kind in (self.kind, source.kind))
         if own != other:
             raise DataError(
-                f"{source.spec} holds {other}, and the evaluated data {own}, of which {self.name} "
-                "is a model; name data of the same kind"
+                f"{source.spec} holds {other}, but the evaluated data and {self.name} are for "
+                f"{own}; name data of the same kind"
             )
         return source if self.kind is None else source.of_kind(self.kind)
 
@@ -91,14 +91,14 @@ def _named(kind: InputKind | None) -> str:
 
 
 def listed_models(models: Any) -> list[tuple[str | None, Any, Any]]:
-    """Name, model and weights of everything to evaluate."""
+    """Name, model and weights of every model to evaluate."""
     if isinstance(models, str | os.PathLike | nn.Module):
         models = [models]
     if isinstance(models, dict):
         models = [(str(name), model, None) for name, model in models.items()]
     if not isinstance(models, list | tuple):
         raise OptionError(
-            "expected a module or the name of one, a mapping of names to modules, or a list, got "
+            "expected a module or its name, a mapping from names to modules, or a list, got "
             f"{type(models).__name__}"
         )
     listed = [model if isinstance(model, tuple) else (None, model, None) for model in models]
@@ -117,11 +117,11 @@ def subject_of(
     pixels: PixelOptions,
     **options: Any,
 ) -> Subject:
-    """A model ready to be run, for as long as ``stack`` is open.
+    """Prepare a model to be run, for as long as ``stack`` is open.
 
     Args:
-        stack: gives the model back as it was.
-        spec: name, model and weights, as :func:`listed_models` gives them.
+        stack: restores the model when it is closed.
+        spec: name, model and weights, from :func:`listed_models`.
         source: the evaluated data.
         pixels: what the user states about pictures.
         options: of :func:`hardsight.run.loop.model_at_work`.
@@ -148,10 +148,10 @@ def subject_of(
 
 
 def class_order_of(subjects: list[Subject], source: ExampleSource, how: str) -> ClassOrder:
-    """Which label is which output, the same for all models.
+    """Which label is which output; it must be the same for all models.
 
     Raises:
-        OptionError: models of different numbers of classes or orders, or two of the same name.
+        OptionError: models with different numbers or orders of classes, or with the same name.
         LabelError: the classes of the data are not those of the models.
     """
     numbers = {subject.head.num_classes for subject in subjects}
@@ -170,7 +170,8 @@ def class_order_of(subjects: list[Subject], source: ExampleSource, how: str) -> 
     for subject, order in zip(subjects, orders, strict=True):
         if order.labels != orders[0].labels:
             raise OptionError(
-                f"expected models that number their classes alike, but {subjects[0].name} and "
+                f"expected models that number their classes in the same way, but "
+                f"{subjects[0].name} and "
                 f"{subject.name} do not: {orders[0].note}; {order.note}. Evaluate each on its own"
             )
     return orders[0]
@@ -179,7 +180,7 @@ def class_order_of(subjects: list[Subject], source: ExampleSource, how: str) -> 
 def numbered_alike(
     training: ExampleSource, source: ExampleSource, order: ClassOrder, subject: Subject, how: str
 ) -> ExampleSource:
-    """The training data with the labels that the evaluated data has.
+    """The training data with labels numbered like those of the evaluated data.
 
     Raises:
         LabelError: its classes are not those of the model, or have other labels.

@@ -1,4 +1,4 @@
-"""What every loop over data shares: the one pass, the model and its classes, what a run tells."""
+"""Shared parts of all loops over data: the pass, the model and its classes, progress."""
 
 from hardsight.run.loop._classes import ClassOrder as ClassOrder
 from hardsight.run.loop._classes import check_labels as check_labels

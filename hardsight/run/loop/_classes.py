@@ -1,4 +1,4 @@
-"""Which label of the data is which output of the model: matched by name, else by position."""
+"""Match the labels of data with the outputs of a model, by name or else by position."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class ClassOrder:
     """Which label of the data is which output of the model.
 
     Attributes:
-        names: one for each output of the model.
+        names: a name for each output of the model.
         labels: for each label of the data its output; empty if labels are outputs already.
-        taken: ``"name"`` or ``"position"``.
-        note: the same in words.
+        taken: how they were matched, ``"name"`` or ``"position"``.
+        note: how they were matched, in words.
         data_classes: names of the data, position = label.
     """
 
@@ -44,15 +44,15 @@ class ClassOrder:
     data_classes: tuple[str, ...] = ()
 
     def of(self, source: _Source) -> _Source:
-        """The data with the model's numbers as labels."""
+        """The data with labels renumbered to the model's outputs."""
         if not self.labels:
             return source
         return cast(_Source, source.renumbered(self.labels, self.names))
 
     def facts(self) -> dict[str, Any]:
-        """For the metadata of a result.
+        """Facts for the metadata of a result.
 
-        ``labels`` if numbers changed, ``data_classes`` if numbers or names did.
+        They include ``labels`` if numbers changed, and ``data_classes`` if numbers or names did.
         """
         is_same = not self.labels and self.data_classes == self.names[: len(self.data_classes)]
         return {
@@ -73,16 +73,18 @@ def matched_classes(
 ) -> ClassOrder:
     """Match the classes of a model with those of data.
 
-    By name if both have names: as written; else without regard to case, spaces, hyphens and
-    underscores; else by one of several names that a model lists for a class. The data may have
-    fewer classes than the model. If one side has no names, position counts.
+    Classes are matched by name if both sides have names: as they are written; or else ignoring
+    case, spaces, hyphens and underscores; or else by one of several names that a model lists for a
+    class. The data may have fewer classes than the model. Without names on one side, classes are
+    matched by position.
 
     Args:
         source: the data.
         outputs: how many classes the model has.
-        known: their names, if the model tells them.
-        how: ``"position"`` takes positions without looking at names; ``"name"`` refuses to.
-        teaches: the model is about to be trained on the data, so that new names are not a mistake.
+        known: names of the model's classes, if it states any.
+        how: ``"position"`` ignores names; ``"name"`` never matches by position.
+        teaches: whether the model is about to be trained on the data, so that new names are no
+            mistake.
 
     Raises:
         LabelError: names that do not match, more classes than outputs, or a single output.
@@ -93,7 +95,7 @@ def matched_classes(
     named = tuple(str(name) for name in source.classes)
     _check_count(source.spec, named, outputs)
     known = _fitting(known, outputs)
-    # names that were inferred are looked at only if nothing was stated
+    # inferred names count only if none are stated
     if not known.names and how != "position":
         known = _possible(known, named, outputs)
     if how == "name":
@@ -102,10 +104,9 @@ def matched_classes(
         match = _looked_up(named, known)
         if not match.problem:
             return _by_name(named, known, match)
-        # numbers that do not match are not names
-        # numbers that do not match are positions of something else, and say nothing
+        # class names that are just numbers say nothing if they do not match
         are_names = how == "name" or (_has_names(named) and _has_names(known.names))
-        # a model in training takes the data's classes over; only a finished one can contradict them
+        # a model in training takes over the data's classes; only a finished model can contradict
         if are_names and not (teaches and how == "auto"):
             raise LabelError(_refusal(source.spec, named, known, match.problem))
     known = known if _has_names(known.names) else ClassNames()
@@ -113,17 +114,17 @@ def matched_classes(
 
 
 def stated_classes(stated: Sequence[str] | str | os.PathLike[str] | None) -> ClassNames | None:
-    """Names of a model's outputs as a user states them: a list, or a text file, a name per line.
+    """Names of a model's outputs as a user states them: a list, or a text file with one per line.
 
     Raises:
         MissingDataError: there is no such file.
-        OptionError: something else, or no names.
+        OptionError: anything else, or no names.
     """
     if stated is None:
         return None
     if isinstance(stated, list | tuple) and len(stated) == 1 and Path(str(stated[0])).is_file():
-        # one value from the command line may be a file
-        stated = str(stated[0])  # the command line makes a list of every value
+        # a single value may be a file, and the command line makes a list of every value
+        stated = str(stated[0])
     if isinstance(stated, str | os.PathLike):
         file = Path(stated)
         if not file.is_file():
@@ -131,7 +132,7 @@ def stated_classes(stated: Sequence[str] | str | os.PathLike[str] | None) -> Cla
                 f"no file {file} with the names of the model's classes; pass a list of names, or a "
                 "text file with one name per line"
             )
-        # utf-8-sig: files of Windows begin with a mark
+        # utf-8-sig: files from Windows may start with a byte order mark
         lines = file.read_text(encoding="utf-8-sig").splitlines()
         return ClassNames(tuple(line.strip() for line in lines if line.strip()), str(file))
     names = tuple(stated)
@@ -146,20 +147,21 @@ def stated_classes(stated: Sequence[str] | str | os.PathLike[str] | None) -> Cla
 def check_labels_agree(
     known: Sequence[str], others: Sequence[str], *, whose: str, where: str, step: str
 ) -> None:
-    """Raise if a class has one label in one place and another one in another.
+    """Raise if a class has different labels in two places.
 
-    Folders number their classes by name, so that a folder without one of them numbers all behind
-    it again. Classes of different names pass: the same class may be called ``car`` and ``auto``.
+    Folders number their classes by name, so a folder without one of the classes numbers all classes
+    behind it differently. Different names are accepted, since the same class may be called ``car``
+    and ``auto``.
 
     Args:
         known: names of the classes, position = label.
-        others: those of other data.
+        others: names of the classes of other data.
         whose: what ``known`` belongs to, in words.
-        where: what ``others`` belong to.
-        step: how to give names, in words.
+        where: what ``others`` belong to, in words.
+        step: how to pass names, in words.
 
     Raises:
-        LabelError: the next step is to give all names in one order.
+        LabelError: a class has two labels.
     """
     label_of = {name: label for label, name in enumerate(known)}
     for label, name in enumerate(others):
@@ -177,8 +179,8 @@ def check_labels(batch: Batch, num_classes: int, *, whose: str, verb: str) -> No
     Args:
         batch: of the data.
         num_classes: of the model.
-        whose: the classes are, in words.
-        verb: what is done to the data.
+        whose: who has these classes, in words.
+        verb: what the run does with the data, such as ``score``.
 
     Raises:
         LabelError: names the first example with another label.
@@ -195,7 +197,7 @@ def check_labels(batch: Batch, num_classes: int, *, whose: str, verb: str) -> No
 
 @dataclass(frozen=True)
 class _Match:
-    """Outputs by label of the data; how names were read; what does not match, in words."""
+    """A match by name: the output of each label, how names were read, and what does not match."""
 
     outputs: tuple[int, ...] = ()
     reading: int = 0
@@ -203,13 +205,13 @@ class _Match:
 
 
 def _looked_up(named: tuple[str, ...], known: ClassNames) -> _Match:
-    if named == known.names:  # also if names repeat
+    if named == known.names:  # the only way to match names that repeat
         return _Match(tuple(range(len(named))))
     tables = list(_tables(known))
     outputs: dict[int, int] = {}
     readings, unknown = [0], []
     for label, name in enumerate(named):
-        # the strictest reading first: a looser one must not take a name that fits exactly
+        # the strictest reading first, so that a looser one never takes a name that fits exactly
         for reading, (key, places) in enumerate(tables):
             called_so = places.get(key(name), [])
             if len(called_so) > 1:
@@ -223,7 +225,7 @@ def _looked_up(named: tuple[str, ...], known: ClassNames) -> _Match:
             unknown.append(name)
     if unknown:
         return _Match(problem=f"the model has no class {_some([repr(name) for name in unknown])}")
-    # two classes of the data on one output would be merged in silence
+    # two classes of the data on one output would be merged silently
     label_of: dict[int, int] = {}
     for label, output in outputs.items():
         other = label_of.setdefault(output, label)
@@ -234,11 +236,11 @@ def _looked_up(named: tuple[str, ...], known: ClassNames) -> _Match:
 
 
 def _tables(known: ClassNames) -> Iterator[tuple[Callable[[str], str], dict[str, list[int]]]]:
-    """Ways to read a name, the strictest first, with the outputs that are called so."""
+    """Ways to read a name, the strictest first, each with the outputs by their name."""
     yield str, _places(enumerate(known.names))
     plain = [(output, _plain(name)) for output, name in enumerate(known.names)]
     yield _plain, _places(plain)
-    # ImageNet's names are lists of synonyms
+    # ImageNet's names are lists of synonyms, separated by commas
     parts = [(output, part) for output, name in plain for part in name.split(", ")]
     lists = [(output, _plain(name)) for names in known.others for output, name in enumerate(names)]
     yield _plain, _places([*parts, *lists])
@@ -254,19 +256,19 @@ def _places(named: Any) -> dict[str, list[int]]:
 
 
 def _plain(name: str) -> str:
-    """A name without case and without what separates its words.
+    """A name in lower case, with a space between words.
 
     Example:
         >>> _plain("Tabby_Cat"), _plain("tabby  cat"), _plain("T-shirt/top")
         ('tabby cat', 'tabby cat', 't shirt/top')
     """
-    # NFKC: names from other systems may spell the same letters otherwise
+    # NFKC: other systems may encode the same letters differently
     return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip()
 
 
 def _by_name(named: tuple[str, ...], known: ClassNames, match: _Match) -> ClassOrder:
     reading = _READINGS[match.reading]
-    # the same order: nothing has to be renumbered
+    # if the order is the same, no label has to be renumbered
     if match.outputs == tuple(range(len(known.names))):
         note = f"the data and the model name the same classes in the same order{reading}"
         order = ClassOrder(known.names, (), "name", note, named)
@@ -299,7 +301,7 @@ def _by_position(
         note = f"the model has no class names, so its outputs are the data's labels: {shown}"
     else:
         note = "neither data nor model has class names: labels are outputs"
-    # a model that learns the data's classes is told nothing new
+    # in training this is expected and needs no warning
     if (known.names or _has_names(named)) and not teaches:
         _log.info(note)
     if named and len(named) != outputs and not teaches:
@@ -311,12 +313,12 @@ def _by_position(
 
 
 def _has_names(named: Sequence[str]) -> bool:
-    """Whether classes are called otherwise than by their number."""
+    """Whether classes have names other than their numbers."""
     return list(named) != [str(label) for label in range(len(named))]
 
 
 def _fitting(known: ClassNames, outputs: int) -> ClassNames:
-    """Names that can be those of the outputs; further outputs are called by their number."""
+    """Names for all outputs; those beyond the known names are called by their number."""
     count = len(known.names)
     if count > outputs:
         warn(
@@ -331,10 +333,10 @@ def _fitting(known: ClassNames, outputs: int) -> ClassNames:
 
 
 def _possible(known: ClassNames, named: tuple[str, ...], outputs: int) -> ClassNames:
-    """Names that the model does not state itself, if they can be those of its outputs."""
+    """Inferred names that fit the outputs of a model, which does not state names itself."""
     for names in known.possible:
         fits = len(names.names) == outputs
-        # a guess counts only if the data confirms it
+        # guessed names count only if those of the data match them
         if fits and not (names.is_guess and (not named or _looked_up(named, names).problem)):
             return names
     return ClassNames()
@@ -343,7 +345,7 @@ def _possible(known: ClassNames, named: tuple[str, ...], outputs: int) -> ClassN
 def _check_count(spec: str, named: Sequence[str], outputs: int) -> None:
     if outputs == 1:
         raise LabelError(
-            f"the model has 1 output, and {spec} needs a logit for each class; if it is "
+            f"the model has 1 output, but {spec} needs a logit for each class; if the output is "
             "meant for a sigmoid, give its last layer two outputs: torch.cat([-w / 2, w / 2]) as "
             "weight, and the bias in the same way"
         )
@@ -362,8 +364,8 @@ def _check_named(spec: str, named: Sequence[str], known: ClassNames) -> None:
         "the model", "model_classes= (--model-classes)"
     )  # fmt: skip
     raise LabelError(
-        f"{who} has no class names, so that classes cannot be matched by name; pass {what}, or "
-        "leave class_order (--class-order) out"
+        f"{who} has no class names, so classes cannot be matched by name; pass {what}, or leave "
+        "class_order (--class-order) out"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which part of the data each example is in, so that a model that never saw it can score it."""
+"""Divide data into folds, so that every example is scored by a model that never saw it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ FOLD = "fold"  # the column of a table that says which model scored a row
 OUT_OF_SAMPLE = "out-of-sample"
 _ALONE = (
     "the only example of class {}: a model that did not see it does not know the class; label "
-    "another one, or leave the class out"
+    "another example of it, or leave the class out"
 )
 
 
 @dataclass(frozen=True)
 class Folds:
-    """The data in parts, every class shared out evenly.
+    """A division of data into folds, each with the same share of every class.
 
     Attributes:
-        count: of parts.
-        number: part of each example, from 1, ``[N]``; 0 for an example that is alone in its class,
-            which every model learns from and none can score.
+        count: of folds.
+        number: fold of each example, from 1, ``[N]``; 0 for the only example of a class, which
+            every model learns from and none can score.
     """
 
     count: int
@@ -40,12 +40,12 @@ class Folds:
         return np.flatnonzero(self.number != fold)
 
     def unseen(self, fold: int) -> NDArray[np.int64]:
-        """Positions that it scores, ascending."""
+        """Positions that the model of a fold scores, ascending."""
         return np.flatnonzero(self.number == fold)
 
     @property
     def alone(self) -> NDArray[np.int64]:
-        """Positions that nobody scores."""
+        """Positions that no model scores."""
         return np.flatnonzero(self.number == 0)
 
     def unscored(
@@ -62,7 +62,7 @@ class Folds:
             labels: of all examples, ``[N]``.
             classes: names, position = label.
             name_of: number and name of the example at a position.
-            among: positions to look at; all of them by default.
+            among: positions to consider; all of them by default.
         """
         return [
             (*name_of(int(at)), _ALONE.format(classes[labels[at]]))
@@ -74,21 +74,21 @@ class Folds:
 def folds_of(
     labels: NDArray[np.int64], count: int, *, seed: int, classes: Sequence[str], spec: str
 ) -> Folds:
-    """Share the examples out over ``count`` parts, as many of every class in each as can be.
+    """Divide examples into ``count`` folds with equal shares of every class.
 
     The examples are shuffled within their class and dealt out like cards, class after class: the
-    sizes of two parts differ by at most one example, and so do their numbers of any class.
+    sizes of two folds differ by at most one example, and so do their numbers of any class.
 
     Args:
         labels: class indices, ``[N]``.
-        count: of parts.
+        count: of folds.
         seed: of the shuffling.
         classes: names, position = label; for messages.
         spec: what the data is called.
 
     Raises:
-        OptionError: fewer than two parts.
-        DataError: fewer examples than parts, or none with a second one of its class.
+        OptionError: fewer than two folds.
+        DataError: fewer examples than folds, or every class has a single example.
     """
     check_fold_count(count)
     if len(labels) < count:
@@ -96,20 +96,19 @@ def folds_of(
             f"expected at least one example per fold, got {len(labels)} examples of {spec} for "
             f"{count} folds; use fewer folds, or more data"
         )
-    # one permutation by the seed, on every machine
+    # by a CPU generator, so the folds are the same on every machine
     order = torch.randperm(len(labels), generator=generator(seed, "folds")).numpy()
     by_class = order[np.argsort(labels[order], kind="stable")]
     number = np.empty(len(labels), dtype=np.int64)
-    # a running number over classes, not within each: the rest of a small class does not always fall
-    # to the first folds
+    # deal on across classes: starting anew for each would give the first folds the rest of all
     number[by_class] = np.arange(len(labels)) % count + 1
     sizes = np.bincount(labels)
-    # alone in its class: a model without it does not know the class
+    # a model that never saw the only example of a class does not know the class
     number[sizes[labels] == 1] = 0
     if not number.any():
         raise DataError(
-            f"every class of {spec} has a single example, so that no model can be asked about an "
-            "example it did not see; are the labels identifiers?"
+            f"every class of {spec} has a single example, so no model can score an example that it "
+            "did not see; are the labels identifiers?"
         )
     _tell_of_small(sizes, count, classes, spec)
     return Folds(count, number)
@@ -123,19 +122,19 @@ def check_fold_count(count: int) -> None:
     """
     if count < 2:
         raise OptionError(
-            f"expected at least 2 folds, got {count}: a model learns from all of them but the one "
+            f"expected at least 2 folds, got {count}: a model learns from all folds but the one "
             "it scores"
         )
 
 
 def _tell_of_small(sizes: NDArray[np.int64], count: int, classes: Sequence[str], spec: str) -> None:
-    """Warn of classes that some models know from very few examples, or not at all."""
+    """Warn of classes with a single example, or with fewer examples than folds."""
     alone, few = np.flatnonzero(sizes == 1), np.flatnonzero((sizes > 1) & (sizes < count))
     if len(alone):
         warn(
             f"{_some(alone, classes)} of {spec} {'has' if len(alone) == 1 else 'have'} a single "
-            "example, which cannot be scored out of sample: it is learned from and has no row; "
-            "errors.parquet lists it"
+            "example, which cannot be scored out of sample: every model learns from it, and it has "
+            "no row; errors.parquet lists it"
         )
     if len(few):
         warn(
@@ -153,7 +152,7 @@ def _some(labels: NDArray[np.int64], classes: Sequence[str]) -> str:
 
 
 def with_folds(rows: pa.Table, folds: NDArray[np.int64] | int) -> pa.Table:
-    """Rows with the column that says which model scored them, behind the other keys."""
+    """Rows with the column ``fold``, which says which model scored them, behind the other keys."""
     values = np.full(rows.num_rows, folds) if isinstance(folds, int) else folds
     at = rows.column_names.index("finite") + 1
     return rows.add_column(at, FOLD, pa.array(values, pa.int64()))

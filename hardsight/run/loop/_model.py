@@ -1,4 +1,4 @@
-"""The model a user names: loaded, its preprocessing, and its head as the data shows it."""
+"""Load a user's model, and find its preprocessing, its logits and its head on the data."""
 
 from __future__ import annotations
 
@@ -57,12 +57,15 @@ from hardsight.run.loop._processor import check_processor, warn_of_no_processor
 from hardsight.run_folder import state_digest
 
 Need = Literal["must", "may", "none"]
-_MOST_TRIED = 256  # examples, in search of one with finite outputs
-_OTHER_PADDING = 1e-3  # of the largest logit, in single precision: a mask hides all of it
-_OTHER_BATCH = 0.05  # of the largest logit; more than half precision rounds from batch to batch
+_MOST_TRIED = 256  # examples that are tried before we give up finding finite outputs
+# differences, as shares of the largest logit, above which logits count as different: with another
+# padding, which a mask hides completely, in float32; and in another batch, where half precision
+# rounds differently
+_OTHER_PADDING = 1e-3
+_OTHER_BATCH = 0.05
 _SEES_PADDING = (
-    "the logits of {} for a text depend on how far it is padded, although it takes a mask of what "
-    "is padding: only texts of the same length go through it together, which takes longer; use "
+    "the logits of {} for a text depend on how far it is padded, although it takes a mask of the "
+    "padding: only texts of the same length go through it together, which takes longer; use "
     "attention_mask in its forward pass"
 )
 _OTHER_THAN_THE_EXAMPLE = {
@@ -92,17 +95,17 @@ def loaded_model(
     trust_remote_code: bool = False,
     **factory: Any,
 ) -> LoadedModel:
-    """The model a user passes or names; what it draws at random comes from ``seed``.
+    """Load the model that a user passes or names; random weights are drawn from ``seed``.
 
     Args:
         model: a module, or its name.
         weights: file with its weights.
-        num_classes: given to a factory that takes it.
+        num_classes: passed to a factory that takes it.
         seed: of a model that is initialised at random.
         device: where it will be.
-        preprocessing: in place of the model's own, which is not read then.
-        is_stated: the user states all that matters of it, so that the model's own need not be
-            followed.
+        preprocessing: replaces the model's own, which is then not read.
+        is_stated: whether the user states everything that matters, so that the model's own
+            preprocessing need not be understood.
         trust_remote_code: run Python files that an ``hf:`` model brings.
         factory: further keywords of :func:`hardsight.models.load_model`.
 
@@ -134,13 +137,13 @@ def loaded_model(
         how = loaded.preprocessing
         if how is not None and loaded.processor is not None:
             check_processor(loaded.processor, how)
-        # not of a run folder, which has a preprocessing of its own
+        # compare only with a processor of transformers; run folders store our own preprocessing
         elif (
             how is not None and not is_stated and how.origin == f"image processor of {loaded.spec}"
         ):
             warn_of_no_processor(how)
     except ModelError:
-        # a user who states everything does not need the model's own preprocessing to be understood
+        # an unreadable preprocessing does not matter to a user who states everything
         if preprocessing is not None or not is_stated:
             raise
         return load(Preprocessing(origin="default: the model's own cannot be followed"))
@@ -149,7 +152,7 @@ def loaded_model(
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """What the first examples tell of a model.
+    """Properties of a model that its first outputs show.
 
     Attributes:
         head: its classifier layer, verified; ``None`` if it has none.
@@ -157,8 +160,8 @@ class ModelTraits:
         shape: of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
         output: the part of its output that holds the logits; ``None`` for a bare tensor.
         no_head: why there is no head.
-        rows_depend_on: what an example's logits depend on beside the example: the other examples
-            of its ``batch``, or a ``draw`` at random; ``None`` for a model that is as it should be.
+        rows_depend_on: what else an example's logits depend on: the other examples of its
+            ``batch``, or a random ``draw``; ``None`` for a model that treats each by itself.
         sees_padding: whether its logits depend on how far an example is padded.
     """
 
@@ -183,26 +186,26 @@ def model_traits(
     need: Need = "must",
     at_once: int = 8,
 ) -> ModelTraits:
-    """What the first examples show: which output and which layer make the logits.
+    """Find out from the first examples which output and which layer make the logits.
 
-    Examples that cannot be read or have no finite output say nothing of the head; the next do.
+    Examples that cannot be read or have no finite output are skipped, since they cannot show it.
 
     Args:
         model: on ``device``.
-        source: of its examples.
+        source: of the examples.
         preprocessing: of images.
         device: where the model is.
-        head: its name, or a head made by hand, which is held to the model; ``None`` to find it.
+        head: its name, or a Head that is checked against the model; ``None`` to find it.
         output: the part of the model's output that holds the logits; ``None`` to choose it by the
             number of classes.
-        num_classes: of the model, if it has names for them, else of the data.
-        need: whether there must be a head, there may be one, or none is needed. Either way a model
+        num_classes: of the model, if it names them, else of the data.
+        need: whether the model must have a head, may have one, or needs none. In any case a model
             that returns probabilities is refused.
-        at_once: how many examples to try it on.
+        at_once: how many examples to try at a time.
 
     Raises:
         HeadError: there is no head, or more than one.
-        ModelError: none of the examples could be read, or several outputs could be the logits.
+        ModelError: no example could be read, or several outputs could be the logits.
         NonFiniteError: none of the first few hundred examples has a finite output.
     """
     question = _Question(model, head, output, num_classes or len(source.classes) or None, need)
@@ -214,19 +217,19 @@ def model_traits(
             seen += batch.examples
             inputs, count = _together(batch.inputs, batch.examples)
             inputs = moved(inputs, device)
-            # some rows of a batch may be finite even if the whole is not
+            # try again with the finite rows only, if the whole batch gives no answer
             traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
             if traits is not None:
-                # on the batch that told the head: it is on the device already
+                # on the same batch, since it is on the device already
                 two = None if source.kind is None else source.kind.padded_twice(inputs)
-                # two passes tell both at once if nothing is the matter; else each is looked at
+                # two passes rule out both faults at once; only if they differ, test for each
                 if two is not None and _alone_alike(model, *two, count, device, traits.output):
                     return traits
                 other = _rows_depend_on(model, inputs, count, device, traits.output)
                 sees = other is None and two is not None and _differs(model, *two, traits.output)
                 return dataclasses.replace(traits, rows_depend_on=other, sees_padding=sees)
             headless = headless or question.answer_of_logits(inputs)
-            # broken examples at the start of a dataset must not read all of it
+            # a dataset that starts with broken examples must not be read to its end
             if seen >= _MOST_TRIED:
                 break
     if not seen:
@@ -247,7 +250,7 @@ def _together(inputs: Any, count: int) -> tuple[Any, int]:
     """
     if not isinstance(inputs, Parts):
         return inputs, count
-    # parts of a batch have different lengths, as texts do; the largest tells most
+    # texts come in parts by length; the part with the most examples shows the most
     sizes = [len(next(iter(tree_leaves(part)))) for part in inputs.inputs]
     largest = max(range(len(sizes)), key=sizes.__getitem__)
     return inputs.inputs[largest], sizes[largest]
@@ -255,7 +258,7 @@ def _together(inputs: Any, count: int) -> tuple[Any, int]:
 
 @dataclass(frozen=True)
 class _Question:
-    """What is asked of a model, batch after batch until one answers it."""
+    """Tries a model batch by batch, until one shows its traits."""
 
     model: nn.Module
     head: str | Head | None
@@ -264,26 +267,27 @@ class _Question:
     need: Need
 
     def answer(self, inputs: Any) -> ModelTraits | None:
-        """What a batch tells; ``None`` if it has no finite outputs to tell it by."""
+        """The traits that a batch shows; ``None`` if no output is finite."""
         if inputs is None:
             return None
         try:
             head = self._head(inputs)
         except NonFiniteError as err:
-            # logits alone are wanted, so that a head is not looked for
+            # only logits are needed, so there is no search for a head
             return self._without_head(inputs, err) if self.need == "none" else None
         except HeadError as err:
             if not self._may_go_without(err):
                 raise
             return self._without_head(inputs, err)
         assert head.reading is not None
-        plain = dataclasses.replace(head.reading, output=None)  # chosen for all; see returning
+        # without the output: returning() makes the model return the logits alone
+        plain = dataclasses.replace(head.reading, output=None)
         whole = dataclasses.replace(head, reading=plain)
         return ModelTraits(whole, head.num_classes, _shape(inputs), head.reading.output)
 
     @torch.inference_mode()
     def answer_of_logits(self, inputs: Any) -> ModelTraits | None:
-        """What a batch tells whose logits rule a class out by minus infinity, without a head."""
+        """The traits, without a head, that logits with minus infinity for some classes show."""
         if self.need != "may" or self.head is not None:
             return None
         if not bool(torch.isfinite(self._logits(inputs)[1].amax(dim=1)).any()):
@@ -294,7 +298,7 @@ class _Question:
 
     @torch.inference_mode()
     def finite_rows(self, inputs: Any) -> Tensor | None:
-        """The inputs whose logits are finite; ``None`` if there are none, or not one tensor."""
+        """The inputs with finite logits; ``None`` if none have, or inputs are not one tensor."""
         if not isinstance(inputs, Tensor):
             return None
         rows = inputs[torch.isfinite(self._logits(inputs)[1]).all(dim=1)]
@@ -307,9 +311,9 @@ class _Question:
         return find_head(self.model, inputs, name=self.head, **options)
 
     def _may_go_without(self, err: HeadError) -> bool:
-        if isinstance(err, NotLogitsError):  # softmax gives the same probabilities of log_softmax
+        if isinstance(err, NotLogitsError):  # log-probabilities have the same softmax as the logits
             return self.need == "none" and err.function == "log_softmax"
-        if self.need == "may":  # of several heads one can be named, and one that is named is meant
+        if self.need == "may":  # not if the user named a head, or could name one of several
             return self.head is None and not isinstance(err, AmbiguousHeadError)
         return self.need == "none"
 
@@ -317,7 +321,7 @@ class _Question:
     def _without_head(self, inputs: Any, why: HardsightError) -> ModelTraits:
         output, logits = self._logits(inputs)
         if isinstance(inputs, Tensor) and len(logits) == logits.shape[1] > 1:
-            # as many examples as classes: one example less tells rows from columns
+            # with as many examples as classes, rows look like columns: run with one example less
             self._logits(inputs[1:])
         _check_logits(logits, type(self.model).__name__)
         return ModelTraits(None, logits.shape[1], _shape(inputs), output, str(why))
@@ -337,11 +341,11 @@ class _Question:
 def _rows_depend_on(
     model: nn.Module, inputs: Any, count: int, device: torch.device, output: int | str | None
 ) -> Literal["batch", "draw"] | None:
-    """What the logits of an example depend on beside the example, as :class:`ModelTraits` has it.
+    """What an example's logits depend on besides the example, as in :class:`ModelTraits`.
 
-    The second half of the examples is run again by itself, in reverse, in the mode that the model
-    is in. A half of its own is rounded in other ways, which differs by far less than
-    ``_OTHER_BATCH``; the same batch is not rounded in other ways, so that a draw shows much sooner.
+    The second half of the examples is run again by itself, in reverse order. A smaller batch rounds
+    differently, but by far less than ``_OTHER_BATCH``. The same batch run twice rounds the same
+    way, so random draws show at much smaller differences.
 
     Args:
         model: on ``device``.
@@ -354,31 +358,31 @@ def _rows_depend_on(
     part, own = _rows_of(inputs, count, half)
 
     def logits(some: Any) -> Tensor:
-        some = tree_map_only(Tensor, torch.clone, some)  # a model may work in place
+        some = tree_map_only(Tensor, torch.clone, some)  # a model may change its inputs in place
         rows = logit_rows(call_model(unwrapped(model), some), output).float()
-        # both sides lose the same entries
+        # entries that are not finite compare as equal
         return torch.where(torch.isfinite(rows), rows, 0)
 
     try:
         with (
             random_states_kept(device),
             torch.inference_mode(),
-            torch.compiler.set_stance("force_eager"),  # other sizes would be compiled again
+            torch.compiler.set_stance("force_eager"),  # a compiled model would compile other sizes
         ):
             whole = logits(inputs)
             alone = None if part is None else logits(part)
-            # agreement settles it: nothing else was drawn or seen
+            # if both agree, nothing is drawn and no other example matters
             if alone is not None and (len(alone) != len(own) or agree(whole[own], alone)):
                 return None
-            # the same batch twice: if even that differs, something is drawn at random
+            # if even the same batch gives other logits, the model draws at random
             if not agree(whole, logits(inputs)):
                 return "draw"
-            # half precision rounds differently in batches of another size
+            # with the wider tolerance, since half precision rounds differently in smaller batches
             is_apart = alone is not None and not agree(whole[own], alone, _OTHER_BATCH)
             return "batch" if is_apart else None
-    except (Exception, SystemExit) as err:  # the whole batch went well before: this is of a half
+    except (Exception, SystemExit) as err:  # the whole batch worked before, so the half is at fault
         warn(
-            "it could not be seen whether the logits of "
+            "it could not be checked whether the logits of "
             f"{type(unwrapped(model)).__name__} for an example depend on the other examples of its "
             f"batch: it fails on {len(half)} of {count} examples by themselves ({first_line(err)})"
         )
@@ -386,7 +390,7 @@ def _rows_depend_on(
 
 
 def _half_of(count: int) -> list[int]:
-    """The second half of the examples, in reverse, so that a dependence on the order shows too."""
+    """The second half of the examples, in reverse to reveal dependence on the order as well."""
     return list(range(count - 1, count // 2 - 1, -1)) if count > 1 else []
 
 
@@ -398,9 +402,9 @@ def _alone_alike(
     device: torch.device,
     output: int | str | None,
 ) -> bool:
-    """Whether half of a batch is answered as in the whole of it, and with less padding.
+    """Whether half of a batch, with other padding, gets the same logits as in the whole batch.
 
-    Then the answer to an example depends neither on the others nor on padding.
+    Then an example's logits depend neither on the other examples nor on padding.
     """
     part, own = _rows_of(padded, count, _half_of(count))
     if part is None:
@@ -416,13 +420,13 @@ def _alone_alike(
                 for some in (short, part)
             )
             return agree(torch.where(torch.isfinite(whole), whole, 0)[own], alone)
-    except (Exception, SystemExit):  # what goes wrong is said where each is looked at
+    except (Exception, SystemExit):  # the separate tests that follow report what is wrong
         return False
 
 
 @torch.inference_mode()
 def _differs(model: nn.Module, inputs: Any, others: Any, output: int | str | None) -> bool:
-    """Whether a model answers two inputs otherwise that should mean the same to it."""
+    """Whether a model gives different logits for two equivalent inputs."""
     with torch.compiler.set_stance("force_eager"):
         one, other = (
             logit_rows(call_model(unwrapped(model), some), output) for some in (inputs, others)
@@ -432,9 +436,9 @@ def _differs(model: nn.Module, inputs: Any, others: Any, output: int | str | Non
 
 
 def _rows_of(inputs: Any, count: int, rows: list[int]) -> tuple[Any, list[int]]:
-    """Some of the examples of a batch, and which rows of logits are theirs.
+    """Select examples of a batch; returns them and the numbers of their rows of logits.
 
-    The examples are ``None`` if it cannot be told what belongs to which.
+    The examples are ``None`` if the batch cannot be split by example.
     """
     inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     placed = examples_at_places(inputs, rows) if isinstance(inputs, dict) and rows else None
@@ -446,14 +450,14 @@ def _rows_of(inputs: Any, count: int, rows: list[int]) -> tuple[Any, list[int]]:
     if not rows or not any(are_rows):
         return None, rows
     for leaf, is_rows in zip(leaves, are_rows, strict=True):
-        # something that is neither per example nor a plain setting cannot be cut
+        # a value that is neither per example nor a plain setting cannot be split
         if len(leaf) != count if is_rows else not isinstance(leaf, plain):
             return None, rows
     return tree_map_only(Tensor, lambda leaf: leaf[rows] if leaf.ndim else leaf, inputs), rows
 
 
 def _shape(inputs: Any) -> tuple[int, ...] | None:
-    """Of one input; ``None`` if inputs are not one tensor."""
+    """Shape of one input; ``None`` if inputs are not one tensor."""
     return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
 
 
@@ -464,11 +468,11 @@ class ModelAtWork:
     Attributes:
         loaded: as it was loaded.
         network: on its device, in eval mode.
-        preprocessing: what it wants done to images, with the user's own values over it.
+        preprocessing: how it wants images prepared, with the user's own values on top.
         class_names: of its outputs, as the user or else the model states them.
-        traits: what the first examples show of it.
+        traits: properties that the first examples show.
         source: the data, read as the model wants it.
-        placed: what enters its head at the places that have a row, of a language model.
+        placed: for a language model, captures what enters its head at the tokens that have a row.
     """
 
     loaded: LoadedModel
@@ -480,26 +484,26 @@ class ModelAtWork:
     placed: PlacedRows | None = None
 
     def applied_to(self, source: ExampleSource) -> Preprocessing:
-        """What is done to the examples of a source, for the record.
+        """The preprocessing of a source's examples, for the record.
 
-        Warns of pictures for a model of which nothing says what it wants done to them.
+        Warns of pictures if nothing says how the model wants them prepared.
         """
         if source.kind is not None:
             return Preprocessing(origin=source.kind.origin)
         done = applied_preprocessing(source, self.preprocessing)
-        # arrays of a user's own are used as they are, and nothing has to be said about them
+        # a user's own arrays are used as they are and need no warning
         are_pictures = done is self.preprocessing
         is_stated = not {"mean", "std"}.isdisjoint(done.stated)
         if self.loaded.preprocessing is None and are_pictures and not is_stated:
             warn(
                 f"nothing says what {type(self.loaded.model).__name__} wants done to pictures: "
                 "their pixels are divided by white and not normalised; pass mean= and std= "
-                "(--mean, --std), or --mean 0 --std 1 to agree"
+                "(--mean, --std), or --mean 0 --std 1 if that is right"
             )
         return done
 
     def facts(self) -> dict[str, Any]:
-        """For the metadata of a result."""
+        """Facts for the metadata of a result."""
         other = self.traits.rows_depend_on
         return {
             "spec": self.loaded.spec,
@@ -530,23 +534,23 @@ def model_at_work(
     batch_size: int | None = None,
     **loading: Any,
 ) -> Iterator[ModelAtWork]:
-    """The model a user passes or names, ready for a pass over ``source``; given back as it was.
+    """Load a model and prepare it for a pass over ``source``; a user's module is restored after.
 
     Args:
         model: a module, or its name.
-        source: the data it is to be run on.
-        pixels: what the user states of its inputs.
+        source: the data to run it on.
+        pixels: what the user states about its inputs.
         device: to run on.
         weights: file with its weights.
-        preprocessing: in place of the model's own.
-        class_names: of its outputs, in place of the model's own.
-        head: name of the classifier layer, or a head made by hand; ``None`` to find it.
+        preprocessing: replaces the model's own.
+        class_names: of its outputs, replacing the model's own.
+        head: name of the classifier layer, or a Head; ``None`` to find it.
         output: the part of its output that holds the logits; ``None`` to choose it.
         need: whether there must be a head, see :func:`model_traits`.
         at_once: how many examples to find the head on.
-        reader: what makes inputs of other examples than pictures, such as a tokenizer; the
-            model's own by default.
-        batch_size: examples at once, of a verb that reads other examples than pictures.
+        reader: makes inputs of examples that are not pictures, such as a tokenizer; the model's
+            own by default.
+        batch_size: examples at once, set only by verbs that read other examples than pictures.
         loading: further options of :func:`loaded_model`.
 
     Raises:
@@ -558,7 +562,7 @@ def model_at_work(
             "`train`, `evaluate` and `queue` read; this command needs pictures or arrays"
         )
     with ExitStack() as stack:
-        # a user's own model goes back as it came; one we built is ours
+        # only a user's own module has a state to restore
         if isinstance(model, nn.Module):
             stack.enter_context(borrowed(model, device))
         loaded = loaded_model(
@@ -571,7 +575,7 @@ def model_at_work(
             **loading,
         )
         stack.enter_context(fed_in_its_dtype(loaded.model))
-        # on the device already if it is borrowed
+        # a borrowed module is on the device already
         network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)
         how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
         if source.kind is not None and batch_size is not None:
@@ -582,11 +586,12 @@ def model_at_work(
         names, placed = class_names or loaded.class_names, None
         if source.kind is not None and source.kind.task == "predict":
             placed = stack.enter_context(rows_at_places(network, head))
-            # a language model states two classes, which are none of its own
+            # its classes are the vocabulary; the two that a config of transformers states by
+            # default are not the model's own
             names = ClassNames(tuple(source.classes), "the tokenizer")
             head = head or head_with_bias(network, placed.name)
         first = source
-        if source.kind is not None:  # a batch of one may be too few to tell a head by
+        if source.kind is not None:  # with one example at a time, there may be too few for a head
             first = source.of_kind(source.kind.at_once(at_once))
         traits = model_traits(
             network,
@@ -610,37 +615,37 @@ def model_at_work(
 
 
 def read_tokenizer(tokenizer: Any, trust_remote_code: bool) -> Any:
-    """A tokenizer, by itself or by its folder.
+    """A tokenizer, passed as an object or loaded from its folder.
 
     Raises:
-        OptionError: there is none.
+        OptionError: the folder has no tokenizer.
     """
     if not isinstance(tokenizer, str | os.PathLike):
         return tokenizer
     loaded = stored_tokenizer(os.fspath(tokenizer), trust_remote_code=trust_remote_code)
     if loaded is None:
-        raise OptionError(f"no tokenizer in {tokenizer}: expected what save_pretrained() writes")
+        raise OptionError(f"no tokenizer in {tokenizer}: expected files from save_pretrained()")
     return loaded
 
 
 @contextmanager
 def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
-    """A model of several outputs returns the one that holds the logits, and nothing else.
+    """Make a model with several outputs return the logits alone inside the block.
 
     Args:
-        model: to change meanwhile.
-        output: as :class:`ModelTraits` has it; ``None`` leaves the model as it is.
+        model: to change inside the block.
+        output: as in :class:`ModelTraits`; ``None`` leaves the model as it is.
     """
     if output is None:
         yield
         return
 
     def chosen(_module: nn.Module, _args: Any, returned: Any) -> Tensor:
-        # the model inside a wrapper has chosen already
+        # a wrapper gets a bare tensor, since the hook on the model inside has chosen already
         return returned if isinstance(returned, Tensor) else logits_of(returned, output)
 
-    # on both: code compiled before calls the hook of a wrapper alone, capture that of the inside
-    # by identity: without a wrapper both are the same module
+    # hooks on both: code that was compiled before only calls the wrapper's hook, and capture only
+    # the inner one's. By identity, since without a wrapper both are the same module
     parts = {id(part): part for part in (model, unwrapped(model))}
     handles = [part.register_forward_hook(chosen) for part in parts.values()]
     try:
@@ -651,9 +656,9 @@ def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
 
 
 def _check_logits(outputs: Tensor, model: str) -> None:
-    """Raise if outputs are probabilities: with a head at hand, looking for it would tell."""
+    """Raise if outputs are probabilities; without a search for a head nothing else would notice."""
     sums = outputs.float().sum(dim=1)
-    # logits that are never negative and sum to 1 would be a strange coincidence
+    # logits are hardly ever all non-negative with a sum of 1 in every row
     if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
         raise ModelError(
             f"{model} returns probabilities: no output is negative, and they sum to 1 for every "

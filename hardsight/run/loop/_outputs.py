@@ -1,4 +1,4 @@
-"""What a model says of a whole dataset, in memory or mapped from files, and how it is gathered."""
+"""A model's outputs for a whole dataset, in memory or mapped from files."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from hardsight.registry import SCORES
 from hardsight.run.loop._pass import ModelPass
 
 _ROWS_AT_ONCE = 4096  # tensors may be mapped from files that are larger than memory
-_BATCHES_AT_ONCE = 16  # kept on the device before they are copied: a copy waits for the device
+_BATCHES_AT_ONCE = 16  # outputs kept on the device before they are copied, since a copy waits
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What a model says of a dataset, float32 on the CPU.
+    """A model's outputs for a dataset, float32 on the CPU.
 
     Attributes:
         embeddings: what enters the head, ``[N, D]``.
         logits: ``[N, C]``.
-        labels: class indices, ``[N]``; -1 for an example without one.
+        labels: class indices, ``[N]``; -1 for an example without a label.
         class_weights: of the head in this pass, ``[C, D]``.
         bias: of the head, ``[C]``, or ``None``.
-        index: positions of the rows in their source, ``[N]``, ascending; ``None`` if all examples
-            are here.
+        index: positions of the rows in their source, ``[N]``, ascending; ``None`` if no example
+            is missing.
         errors: how many examples could not be read.
     """
 
@@ -65,7 +65,7 @@ class Outputs:
     def usable(self) -> NDArray[np.bool_]:
         """Whether logits and embedding are finite, ``[N]``."""
         parts = [
-            # both: an angle needs the embedding, a loss the logits
+            # both must be finite: angles need the embedding, losses the logits
             (logits.isfinite().all(dim=1) & embeddings.isfinite().all(dim=1)).numpy()
             for logits, embeddings, _ in self.chunks(np.arange(len(self)))
         ]
@@ -114,15 +114,15 @@ def gathered(
     id_of: Callable[[int], str] | None = None,
     advance: Callable[[int], object] = lambda done: None,
 ) -> Outputs:
-    """Outputs for all batches of inputs, in memory.
+    """Run a model over batches of inputs and collect the outputs in memory.
 
     Args:
-        running: the model, as a context that is open, with this head.
+        running: the model with this head, inside its ``with`` block.
         head: of the model.
         batches: inputs, in the order of the rows.
-        labels: of the rows, ``[N]``, if they have some.
-        id_of: name of an example by its position, for the message of an error.
-        advance: told how many examples were just done.
+        labels: of the rows, ``[N]``, if they have labels.
+        id_of: name of an example by its position, for error messages.
+        advance: called with the number of examples that were just done.
     """
     waiting: list[tuple[Tensor, Tensor]] = []
     done: list[tuple[Tensor, Tensor]] = []
@@ -133,7 +133,7 @@ def gathered(
         assert embeddings is not None
         first = rows.stop
         waiting.append((embeddings.float(), logits.float()))
-        # one wait for the device in sixteen batches
+        # wait for the device once in sixteen batches
         if len(waiting) == _BATCHES_AT_ONCE:
             done.append(_on_cpu(waiting))
             waiting = []

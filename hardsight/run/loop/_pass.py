@@ -1,7 +1,6 @@
-"""How a loop runs: where, in which precision, from which random state, in one pass, with a bar.
+"""Run a model over data: device, precision, random state, the pass itself, and progress.
 
-Every loop over data that a verb has is :class:`ModelPass`; training alone goes its own way, by
-Lightning.
+All verbs run models over data with :class:`ModelPass`, except training, which uses Lightning.
 """
 
 from __future__ import annotations
@@ -63,27 +62,27 @@ def seed_of(seed: int, *purpose: object) -> int:
         >>> seed_of(0, "order", 1) != seed_of(0, "order", 2)
         True
     """
-    # by a hash: neighbouring seeds of a generator would give related streams
+    # hashed, since generators with neighbouring seeds may give related streams
     text = "/".join(str(part) for part in (seed, *purpose))
-    # 63 bits: torch takes a signed number
+    # 63 bits, since torch takes a signed 64-bit number
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def generator(seed: int, *purpose: object) -> torch.Generator:
-    """A CPU generator for one purpose; the same draws on every machine and device."""
+    """A CPU generator for one purpose, with the same draws on every machine and device."""
     return torch.Generator().manual_seed(seed_of(seed, *purpose))
 
 
 @contextmanager
 def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
-    """Random states of CPU and GPUs that are the same after the block as before.
+    """Restore the random states of CPU and GPUs after the block.
 
-    CUDA is started for it only if ``device`` says that it will be used: until then torch holds
-    the user's seed back. A GPU that is first used inside goes back to the seed it started with,
-    so inside, seed with :func:`seed_generators`.
+    CUDA is started for this only if ``device`` is a GPU: until CUDA starts, torch keeps the user's
+    seed for it aside. A GPU that is first used inside the block is reset to the seed it started
+    with, so use :func:`seed_generators` to seed inside.
 
     Args:
-        device: where the work inside is done, if that is known.
+        device: where the block computes, if that is known.
 
     Example:
         >>> before = torch.get_rng_state()
@@ -93,7 +92,7 @@ def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
         True
     """
     if device is not None and device.type == "cuda":
-        torch.cuda.init()  # now, so that the user's seed is in the states that are kept
+        torch.cuda.init()  # before the states are read, so that they contain the user's seed
     was_started = torch.cuda.is_initialized()
     gpus = torch.cuda.get_rng_state_all() if was_started else []
     cpu = torch.get_rng_state()
@@ -108,27 +107,27 @@ def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
             torch.cuda.set_rng_state_all(gpus)
         elif torch.cuda.is_initialized():
             for drawn in torch.cuda.default_generators:
-                # started inside the block: there is no earlier state to go back to
+                # CUDA was started inside the block, so there is no earlier state to restore
                 drawn.manual_seed(drawn.initial_seed())
 
 
 def seed_generators(seed: int, *, gpus: bool) -> None:
-    """Seed the CPU and, if they are wanted and in use, all GPUs.
+    """Seed the CPU and, with ``gpus``, all GPUs that are in use.
 
-    ``torch.manual_seed`` would also replace the seed that waits for a GPU not in use yet, which
-    cannot be taken back.
+    ``torch.manual_seed`` would also replace the seed that torch keeps for a GPU that is not in use
+    yet, and that could not be undone.
 
     Args:
-        seed: of all of them.
-        gpus: whether draws on a GPU are to come from it. Not for work on the CPU: Lightning starts
-            CUDA even then, and its user's seed would be lost.
+        seed: of all generators.
+        gpus: whether to seed GPUs. Leave it off for work on the CPU: Lightning starts CUDA even
+            then, and the user's own seed would be lost.
 
     Raises:
         OptionError: the seed has more bits than a generator takes.
     """
     if not -(2**63) <= seed < 2**64:
         raise OptionError(f"expected a seed of at most 64 bits, got {seed}; use a smaller one")
-    # one by one; see above why not torch.manual_seed
+    # generator by generator instead of torch.manual_seed, see the docstring
     torch.default_generator.manual_seed(seed)
     if gpus and torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)
@@ -138,7 +137,7 @@ def seed_generators(seed: int, *, gpus: bool) -> None:
 
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Draw from a seed inside; afterwards all random states are as before.
+    """Seed all generators inside the block, and restore their states afterwards.
 
     Args:
         seed: of CPU and GPUs.
@@ -150,10 +149,10 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def chosen_device(name: str) -> torch.device:
-    """The device ``name`` stands for; ``auto`` is cuda, else mps, else cpu.
+    """The device of that name; ``auto`` is cuda, else mps, else cpu.
 
     Raises:
-        OptionError: the device does not exist here, or holds no values.
+        OptionError: the device does not exist here, or cannot hold values.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -161,7 +160,7 @@ def chosen_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device).item()  # which meta, of shapes without values, does not have
+        torch.empty(1, device=device).item()  # fails on "meta", whose tensors have no values
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as err:
         raise OptionError(
             f"device {name!r} cannot be used here ({first_line(err)}); pass device='auto' or 'cpu'"
@@ -179,23 +178,23 @@ def chosen_precision(name: str, device: torch.device) -> str:
         raise OptionError(f"expected precision to be one of {', '.join(PRECISIONS)}, got {name!r}")
     if name != "auto":
         return name
-    # emulated bfloat16 is slower than float32
+    # older GPUs emulate bfloat16, which is slower than float32
     is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bfloat16" if is_fast else "float32"
 
 
 def chosen_layout(channels_last: bool | None, device: torch.device) -> bool:
-    """Whether images lie with channels last: as asked, or on a GPU, where it is faster."""
+    """Whether to use the layout channels-last: as set, by default on a GPU, where it is faster."""
     return device.type == "cuda" if channels_last is None else channels_last
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free where a device computes; a guess on a system that does not tell."""
+    """Free memory of a device in bytes; a guess of 4 GiB if the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not told on this system
+    except (ValueError, OSError, AttributeError):  # no sysconf, or no such name on this system
         return 4 * 2**30
 
 
@@ -207,10 +206,10 @@ def forward_context(device: torch.device, precision: str) -> AbstractContextMana
 
 
 def chosen_workers(workers: int | None, *, length: int | None) -> int:
-    """Loader processes: as asked, or none for small data and half the cores, at most 8, else."""
+    """Number of loader processes: as set, or half the cores, at most 8; none for small data."""
     if workers is not None:
         return workers
-    # starting processes takes longer than reading so few
+    # starting processes takes longer than reading so few examples
     if length is not None and length < 2048:
         return 0
     return max(1, min(8, (os.cpu_count() or 1) // 2))
@@ -225,26 +224,26 @@ def length_of(source: ExampleSource | EmbeddingSource) -> int | None:
 
 
 def loader_processes(workers: int | None, source: ExampleSource) -> int:
-    """Loader processes for a source; none by default if it is read faster than it is sent."""
+    """Loader processes for a source; by default none if reading is faster than sending."""
     if workers is None and source.kind is not None and not source.kind.in_processes:
         return 0
     return chosen_workers(workers, length=length_of(source))
 
 
 def batches_at_once(source: ExampleSource) -> int:
-    """How many batches are read together, so that examples of like length go together."""
+    """How many batches are read together, to form batches of examples of similar length."""
     return 1 if source.kind is None else source.kind.batches_at_once
 
 
 def decoded_once(source: Source, *, workers: int | None = None, show: bool | None = None) -> Source:
-    """The same examples, their pictures decoded on disk if they can be kept there.
+    """The same examples, with decoded pictures cached on disk if that is possible.
 
     Args:
         source: any data.
-        workers: loader processes that decode; chosen by data and cores by default.
+        workers: loader processes that decode; by default chosen for the data and the cores.
         show: force the progress bar on or off.
     """
-    # nothing to decode, nothing to find again, or not worth the disk
+    # embeddings need no decoding, a stream has no positions, and small data is not worth the disk
     if isinstance(source, EmbeddingSource) or source.is_stream or len(source) < WORTH_KEEPING:
         return source
 
@@ -256,7 +255,7 @@ def decoded_once(source: Source, *, workers: int | None = None, show: bool | Non
 
 
 def moved(inputs: Any, device: torch.device) -> Any:
-    """``inputs`` of any nesting with its tensors on ``device``."""
+    """``inputs``, nested in any way, with all tensors on ``device``."""
     if isinstance(inputs, torch.Tensor):
         return inputs.to(device, non_blocking=True)  # pinned memory is copied while the GPU works
     if isinstance(inputs, dict):
@@ -271,13 +270,13 @@ def moved(inputs: Any, device: torch.device) -> Any:
 
 @contextmanager
 def fed_in_its_dtype(model: nn.Module) -> Iterator[None]:
-    """A model in half or double precision takes float32 inputs, such as pictures, meanwhile.
+    """Cast float32 inputs to the dtype of a model in half or double precision inside the block.
 
-    Inputs in another dtype are the user's own choice and stay as they are, and so do those of a
-    model whose parameters differ in dtype.
+    Inputs in another dtype are the user's choice and stay as they are. So do the inputs of a model
+    whose parameters differ in dtype.
     """
     dtypes = {tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()}
-    # mixed or plain float32: inputs are as the model wants them
+    # nothing to cast for plain float32, and no single dtype to cast to for mixed ones
     if len(dtypes) != 1 or dtypes == {torch.float32}:
         yield
         return
@@ -298,15 +297,16 @@ def fed_in_its_dtype(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """A user's model in eval mode on ``device``; given back as it was.
+    """Put a user's model into eval mode on ``device``, and restore it after the block.
 
     A model spread over several devices stays where it is.
     """
-    # module by module: a user may have frozen some of them in eval mode
+    # module by module, since a user may have frozen some in eval mode
     modes = [(module, module.training) for module in model.modules()]
     homes = {tensor.device for tensor in chain(model.parameters(), model.buffers())}
-    is_empty = any(home.type == "meta" for home in homes)  # the search for its head says so
-    # a model over several devices has been placed on purpose
+    # meta tensors cannot be moved; the search for the head raises an error about them
+    is_empty = any(home.type == "meta" for home in homes)
+    # a model over several devices was placed there on purpose
     moves = len(homes) == 1 and homes != {device} and not is_empty
     model.eval()
     if moves:
@@ -322,14 +322,14 @@ def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a model makes of one batch of a source.
+    """A batch of a source with the model's outputs.
 
     Attributes:
         batch: its examples, and those that could not be read.
         embeddings: what enters the head, ``[B, D]``; ``None`` without a head.
-        logits: ``[B, C]``; both have no rows if no example of the batch could be read. Of a
-            language model those of a few rows, by which it was held to its head; the head makes
-            all of them.
+        logits: ``[B, C]``; both have no rows if no example of the batch could be read. For a
+            language model only a few rows, which were checked against its head; scoring makes the
+            logits of all rows from the head.
     """
 
     batch: Batch
@@ -343,19 +343,19 @@ class Passed:
 
 
 class ModelPass:
-    """A model that is run over data; every batch is held to the head.
+    """Runs a model over data, and checks every batch against the head.
 
-    Use it as a context: its hook is removed at the end, and the batches that a GPU still works on
-    are looked at.
+    Use it as a context manager: at the end its hook is removed, and the batches that a GPU was
+    still working on are checked.
 
     Args:
-        model: on ``device``, in the mode it is to be run in.
+        model: on ``device``, in the mode to run it in.
         head: whose embeddings are captured; ``None`` for logits alone.
         device: where batches go.
         precision: of the forward pass.
-        goes_on: how the run is continued after a failed batch, in words.
-        placed: what enters the head of a language model; its rows are given whole, and logits of
-            a few of them alone are made.
+        goes_on: how to continue the run after a failed batch, for the error message.
+        placed: captures what enters the head of a language model; all rows of it are returned, but
+            logits are made for a few rows only, to save memory.
     """
 
     def __init__(
@@ -413,7 +413,7 @@ class ModelPass:
         return torch.cat(embeddings)[inputs.order] if embeddings else None, logits
 
     def _once(self, inputs: Any, ids: Sequence[str] | None) -> tuple[Tensor | None, Tensor]:
-        """What goes through the model at once."""
+        """Run the model once, and turn its errors into ours."""
         with (
             self.memory_errors(ids),
             model_errors(self._name, self._where(ids), goes_on=self._goes_on),
@@ -441,7 +441,7 @@ class ModelPass:
         strict: bool = False,
         check: Callable[[Batch], None] = lambda batch: None,
     ) -> Iterator[Passed]:
-        """All examples of a source, in its order.
+        """Run the model over the examples of a source, in its order.
 
         Args:
             source: the data.
@@ -452,7 +452,7 @@ class ModelPass:
             start: first position.
             stop: behind the last position; ``None`` for the end.
             strict: raise at the first example that cannot be read.
-            check: raises if a batch is not one for this model, before it is run.
+            check: called before a batch is run; raises if the model cannot take it.
         """
         loaded = batches(
             source,
@@ -466,7 +466,7 @@ class ModelPass:
         )
         with closing(loaded):
             for batch in loaded:
-                if not len(batch.index):  # the model is not asked, so its head tells the widths
+                if not len(batch.index):  # nothing to run: the widths come from head and classes
                     nothing = None if self._head is None else torch.empty(0, self._head.width)
                     yield Passed(batch, nothing, torch.empty(0, num_classes))
                     continue
@@ -484,7 +484,7 @@ class ModelPass:
             self._forward.check()
 
     def memory_errors(self, ids: Sequence[str] | None = None) -> AbstractContextManager[None]:
-        """Running out of memory over the last batch, as an error of ours."""
+        """Turn running out of memory into an error that names the last batch."""
         what = f"{self._name} ran out of memory on {self._where(ids)}"
         return memory_errors(what, goes_on=self._goes_on)
 
@@ -493,26 +493,26 @@ class ModelPass:
             return f"batch {self._count}"
         if len(ids) == 1:
             return f"batch {self._count} (example {ids[0]})"
-        if self._in_parts:  # by length, so that they do not follow each other
+        if self._in_parts:  # parts are sorted by length, so "ID to ID" would not be a range
             return f"batch {self._count} ({len(ids)} of its examples, such as {ids[0]})"
         return f"batch {self._count} (examples {ids[0]} to {ids[-1]})"
 
 
 @contextmanager
 def model_errors(model: str, where: str, *, goes_on: str = "") -> Iterator[None]:
-    """What a model raises in this block, as an error of ours; running out of memory passes.
+    """Turn what a model raises in the block into a ModelError, except running out of memory.
 
     Args:
         model: its name.
         where: the batch, in words.
-        goes_on: how the run is continued, in words.
+        goes_on: how to continue the run, in words.
 
     Raises:
         ModelError: the model cannot be run on the batch.
     """
     try:
         yield
-    except (Exception, SystemExit) as err:  # sys.exit(0) would end a command with success
+    except (Exception, SystemExit) as err:  # a model's sys.exit(0) would end our command as done
         if isinstance(err, HardsightError) or is_out_of_memory(err):
             raise
         raise ModelError(
@@ -523,12 +523,12 @@ def model_errors(model: str, where: str, *, goes_on: str = "") -> Iterator[None]
 
 @contextmanager
 def memory_errors(what: str, *, smaller: str = SMALLER, goes_on: str = "") -> Iterator[None]:
-    """Running out of memory in this block, as an error of ours; all else passes.
+    """Turn running out of memory in the block into an OutOfMemoryError.
 
     Args:
-        what: happened, in words.
-        smaller: how to take fewer examples at once, in words.
-        goes_on: how the run is continued, in words.
+        what: what happened, in words.
+        smaller: how to use fewer examples at once, in words.
+        goes_on: how to continue the run, in words.
 
     Raises:
         OutOfMemoryError: memory ran out.
@@ -553,6 +553,7 @@ def is_out_of_memory(err: BaseException) -> bool:
     """Whether an exception says that memory ran out, on the device or on the host."""
     if isinstance(err, MemoryError | torch.OutOfMemoryError):
         return True
+    # torch's allocator for the CPU raises a plain RuntimeError, so only its text tells
     said = str(err).lower()
     return isinstance(err, RuntimeError) and any(
         text in said for text in ("out of memory", "can't allocate memory", "not enough memory")
@@ -575,7 +576,7 @@ class Advance(Protocol):
 
 
 class _Lines:
-    """Progress where no bar can move: a line when something was done and none came for a while."""
+    """Progress without a terminal: a line in the log at most every half minute."""
 
     def __init__(self, title: str, total: int | None, done: int, *, silent: bool) -> None:
         self._title, self._done, self._silent = title, done, silent
@@ -603,7 +604,7 @@ def progress(
         total: how many units there are; ``None`` if it is not known.
         done: units an earlier run has done.
         show: force the bar on or off; by default it is shown on a terminal, unless
-            ``HARDSIGHT_PROGRESS=off``, which turns the lines off, too.
+            ``HARDSIGHT_PROGRESS=off``, which also turns the lines off.
 
     Yields:
         a function that takes the number of units just done.
@@ -630,20 +631,20 @@ def progress(
 def pictures(
     source: ExampleSource | EmbeddingSource, table: ScoreTable, *, most: int, show: bool | None
 ) -> pa.Table:
-    """Small views of the examples a report shows: pictures or a few words, as their kind has it."""
+    """Small views of the examples that a report shows: thumbnails, or the start of a text."""
     indices = gallery_rows(table, budget=most).indices().tolist()
     kept: dict[int, bytes | str] = {}
     examples = source.shown if source.shown is not None else source
     assert isinstance(examples, ExampleSource)
     shown = thumbnail if examples.kind is None else examples.kind.small
     with progress("thumbnails", total=len(indices), show=show) as advance:
-        # read once more: which rows are shown is known only when all are scored, and small pictures
-        # of every row would be larger than the table
+        # examples are read again here: which rows are shown is known only when all are scored, and
+        # thumbnails of every row would be larger than the table
         for index in indices:
             try:
                 picture = shown(examples[source.position_of(index)].content)
             except BadExampleError:
-                picture = None  # the file is gone meanwhile; its row stays
+                picture = None  # the file may be gone by now; its row stays
             if picture is not None:
                 kept[index] = picture
             advance(1)

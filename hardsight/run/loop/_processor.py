@@ -1,4 +1,4 @@
-"""Image processors of transformers: our reading of their settings, held to the processor itself."""
+"""Check our reading of an image processor of transformers against the processor itself."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from hardsight.errors import ModelError
 from hardsight.preprocessing import Preprocessing
 
 _STEP = (
-    "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "
-    "(--size, --mean, --std)"
+    "pass preprocessing=Preprocessing(...) instead, or size, mean and std together (--size, "
+    "--mean, --std)"
 )
 
 
 def check_processor(processor: Any, how: Preprocessing) -> None:
-    """Try our reading of an image processor against the processor itself, on a few pictures.
+    """Compare our preprocessing with an image processor of transformers, on a few pictures.
 
-    Two that share their settings may still differ in what they do with them.
+    Processors with the same settings may still treat pictures differently.
 
     Args:
-        processor: of transformers.
+        processor: from transformers.
         how: our reading of its settings.
 
     Raises:
         ModelError: the inputs differ by more than the rounding of pixels.
     """
     kind = type(processor).__name__
-    # pixels are rounded before or after they are resized, and then scaled
+    # pixels may be rounded before or after resizing, by up to some 1/255, and are then divided by
+    # the deviation
     rounding = 2.5 / 255 / min(how.std) + 1e-4
     for picture in _pictures(how.channels):
         ours = model_input(picture, how)
@@ -41,7 +42,7 @@ def check_processor(processor: Any, how: Preprocessing) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the package, about its own defaults
                 theirs = np.asarray(processor(picture, return_tensors="pt")["pixel_values"])[0]
-        except Exception as err:  # a processor of another task asks for other things
+        except Exception as err:  # a processor of another task needs other arguments
             reason = (str(err).strip().splitlines() or [""])[0]
             raise ModelError(
                 f"the {how.origin} is a {kind}, which fails on a picture of {picture.width} x "
@@ -70,9 +71,9 @@ def _pictures(channels: int | None) -> Iterator[Image.Image]:
 
 
 def warn_of_no_processor(how: Preprocessing) -> None:
-    """Warn of settings that are followed without the processor to compare with, as of DINOv3."""
+    """Warn of settings that cannot be compared with their processor, as for DINOv3."""
     warn(
-        f"the {how.origin} cannot be built here, so that its settings are followed as they are "
-        "written, and nothing is compared with the processor itself; install torchvision to "
+        f"the {how.origin} cannot be built here, so its settings are followed as they are "
+        "written, without a comparison with the processor itself; install torchvision to "
         "have it compared, or state size, mean and std together (--size, --mean, --std)"
     )

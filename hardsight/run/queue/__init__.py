@@ -1,4 +1,4 @@
-"""A model and a pool of examples without labels: which ones to label next."""
+"""Choose which examples of an unlabelled pool to label next."""
 
 from hardsight.run.queue._queue import queue as queue
 from hardsight.run.queue._rank import RULES as RULES

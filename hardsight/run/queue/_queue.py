@@ -1,4 +1,4 @@
-"""One pass of a model over a pool, and the examples of it that are worth a label."""
+"""Run a model over a pool, and choose the examples to label next."""
 
 from __future__ import annotations
 
@@ -75,34 +75,34 @@ def queue(
     seed: int = 0,
     show_progress: bool | None = None,
 ) -> ScoreTable:
-    """The examples of a pool that are worth a label next, the most urgent first.
+    """Choose the examples of a pool to label next, the most urgent first.
 
     ==================  ==========================================================================
     ``margin``          the smallest gap between the two largest probabilities
     ``entropy``         the largest entropy of the probabilities
     ``angular_margin``  the smallest gap between the angles to the two nearest classes
     ``avc``             the smallest angular visual confidence
-    ``coverage``        greedy k-centres of the embeddings: each next one is the farthest, by angle,
-                        from all taken so far; uncertainty plays no part
-    ``random``          any: what every rule should be compared with
+    ``coverage``        greedy k-centres of the embeddings: each next example is the farthest, by
+                        angle, from all taken so far; uncertainty does not matter
+    ``random``          random examples, which every rule should be compared with
     ==================  ==========================================================================
 
     Args:
         model: folder of a trained model, a name such as ``resnet18``, ``file.py:factory``,
             ``timm:NAME`` or the like. In Python also any ``nn.Module``.
         data: the pool: a folder of images, a file of texts, or any data that score takes; its
-            labels play no part.
+            labels are not used.
         budget: how many examples to label.
         by: the rule: ``margin``, ``entropy``, ``angular_margin``, ``avc``, ``coverage`` or
             ``random``.
-        balanced: mix classes: the same number of every predicted class, as far as there are any.
-        unlabelled: take all images below the folder as they lie, in class folders or not, or the
-            texts of a file without labels. In Python also a list of texts.
+        balanced: mix classes: take the same number of every predicted class while there are any.
+        unlabelled: take all images below the folder, in class folders or not, or the texts of a
+            file without labels. In Python also a list of texts.
         out: file to write, .parquet. In Python ``None`` keeps the table in memory.
         overwrite: replace the file at ``out``.
         weights: the model's weights: safetensors, or a torch file of tensors, loaded without
             running code.
-        head: name of the classifier layer or bare parameter, if it is not found by itself.
+        head: name of the classifier layer or bare parameter, if it is not found automatically.
         output: the model's output that holds the logits, by key, attribute or position.
         split: split of data that has several, such as train.
         data_root: folder above those of named datasets, such as cifar10/.
@@ -122,8 +122,8 @@ def queue(
         white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures.
         model_classes: names of the model's outputs, in their order, or a text file with one name
             per line; by default what the model itself says.
-        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
-            may do.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they can do anything that
+            you can do.
         batch_size: examples per batch; by default chosen for the device.
         workers: loader processes; by default chosen for the data and the cores.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -131,11 +131,12 @@ def queue(
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
 
     Returns:
-        a table of ``budget`` rows with ``index`` and ``id`` in the pool, ``prediction``, what the
-        model says of each, and ``urgency``; ``label`` is -1. ``hardsight review`` opens its file.
+        a table of ``budget`` rows with ``index`` and ``id`` in the pool, ``prediction``, the
+        measures of the rules, and ``urgency``; ``label`` is -1. ``hardsight review`` opens its
+        file.
 
     Raises:
-        OptionError: the budget is above the pool, or another option is out of its range.
+        OptionError: the budget is larger than the pool, or another option is out of its range.
         HardsightError: a subclass that says what to do.
 
     Example:
@@ -170,6 +171,7 @@ def queue(
             batch_size=batch_size, reader=read_tokenizer(tokenizer, trust_remote_code),
         )  # fmt: skip
         ready = stack.enter_context(work)
+        # only coverage needs all embeddings, which may be larger than memory: keep them in a file
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-"))
         seen = _Seen(
             ready, Path(folder) / "embeddings" if by == "coverage" else None, device=place,
@@ -188,7 +190,7 @@ def queue(
             "queue": {"by": by, "budget": budget, "balanced": balanced, "seed": seed,
                       "pool": len(source), "unreadable": seen.errors},
             "model": ready.facts(),
-            # all of them, so that review can give any
+            # all classes of the model, so that any can be chosen in review
             "classes": named or [str(label) for label in range(ready.traits.num_classes)],
             "versions": versions(),
         }  # fmt: skip
@@ -222,8 +224,8 @@ def _pool(data: Any, unlabelled: bool, **options: Any) -> ExampleSource:
         raise DataError(f"{opened.spec} holds {kind}; a pool needs examples by position")
     if opened.kind is not None and opened.kind.task != "classify":
         raise DataError(
-            f"{opened.spec} holds sentences whose tokens a language model predicts; a queue is of "
-            "examples that get one label each"
+            f"{opened.spec} holds sentences whose tokens a language model predicts; a queue needs "
+            "examples with one label each"
         )
     if not len(opened):
         raise DataError(f"the pool {opened.spec} has no examples")
@@ -231,7 +233,7 @@ def _pool(data: Any, unlabelled: bool, **options: Any) -> ExampleSource:
 
 
 def _opens_unlabelled(data: Any, **options: Any) -> bool:
-    """Whether labels are all that data lacks."""
+    """Whether the data can be opened without its labels."""
     try:
         unlabelled_source(data, **options)
     except HardsightError:
@@ -240,7 +242,7 @@ def _opens_unlabelled(data: Any, **options: Any) -> bool:
 
 
 class _Seen:
-    """What a model says of every example of a pool that could be read."""
+    """The model's measures of every example of a pool that could be read."""
 
     def __init__(
         self,
@@ -277,7 +279,7 @@ class _Seen:
                         "position": passed.batch.index,
                         **_measured(passed.logits.float(), passed.embeddings.float(), head),
                     }
-                    # one array for the whole pool: parts, put together, would be there twice
+                    # one array for the whole pool, since concatenating parts would double memory
                     kept = kept or {
                         name: _space(len(source), part) for name, part in measured.items()
                     }
@@ -301,10 +303,7 @@ class _Seen:
         return np.memmap(self._file, dtype=np.float32, mode="r", shape=shape)
 
     def warn_of_left_out(self) -> None:
-        """Warn of examples that nobody would be asked about, however much they need a label.
-
-        And of texts that the model has not seen to their end.
-        """
+        """Warn of examples that can never be in the queue, and of texts that were cut."""
         blank = int((self.predictions < 0).sum())
         whole = f"of the {len(self._source):,} examples of {self._source.spec}"
         if self.errors or blank:
@@ -317,13 +316,13 @@ class _Seen:
 
 
 def _space(length: int, part: Tensor) -> NDArray[Any]:
-    """Room for a value of every example of a pool; scores in single precision."""
+    """An empty array for a value of every example of a pool; scores in single precision."""
     return np.empty(length, np.float32 if part.is_floating_point() else np.int64)
 
 
 @torch.inference_mode()
 def _measured(logits: Tensor, embeddings: Tensor, head: Head) -> dict[str, Tensor]:
-    """What the rules go by, of one batch, on the CPU."""
+    """The measures of the rules for one batch, on the CPU."""
     probs = logits.double().softmax(dim=1)
     count = min(2, probs.shape[1])
     top = probs.topk(count, dim=1)
@@ -344,7 +343,7 @@ def _entropy(probs: Tensor) -> Tensor:
 
 
 def _gap(two: Tensor) -> Tensor:
-    """By how much the first two differ; 0 if there is one class only."""
+    """The difference of the first two; 0 if there is only one class."""
     return (two[:, 0] - two[:, -1]).abs()
 
 
@@ -361,7 +360,7 @@ def _measure(
     name: str, function: Callable[..., Tensor], given: str, high: float, meaning: str, *,
     higher_is_harder: bool = False,
 ) -> ColumnSpec:  # fmt: skip
-    """A column that a rule goes by; nothing here needs a label."""
+    """The description of a column that a rule uses; none of them needs a label."""
     return ColumnSpec(
         name=name, function=function, inputs=(given,), low=0.0, high=high, meaning=meaning,
         higher_is_harder=higher_is_harder, needs_label=False,

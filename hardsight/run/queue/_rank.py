@@ -1,4 +1,4 @@
-"""Which examples of a pool to label next, from what a model says of them."""
+"""Rank the examples of a pool by a model's measures of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hardsight.selection import even_quotas
 
 Floats = NDArray[np.floating[Any]]
 
-# rule -> the column it goes by, and whether a large value is urgent
+# rule -> the column it uses, and whether a large value is urgent
 _COLUMNS = {
     "margin": ("probability_gap", False),
     "entropy": ("entropy", True),
@@ -38,13 +38,12 @@ def ranked(
     """Positions of the examples to label next, the most urgent first.
 
     Args:
-        columns: ``entropy``, ``probability_gap``, ``angle_gap`` and ``avc`` of each example, as
-            far as the rule needs them, ``[N]``; NaN is never chosen.
-        predictions: of each example, ``[N]``; -1 for one whose output is not finite.
-        budget: how many.
+        columns: those of ``entropy``, ``probability_gap``, ``angle_gap`` and ``avc`` that the rule
+            needs, ``[N]`` each; an example with NaN is never chosen.
+        predictions: of each example, ``[N]``; -1 if its output is not finite.
+        budget: how many examples to choose.
         by: the rule.
-        balanced: the same number of every predicted class, as far as there are any; taken in
-            turns.
+        balanced: take examples of every predicted class in turns, while there are any.
         embeddings: ``[N, D]``, for ``coverage``.
         seed: of ``random``.
 
@@ -87,7 +86,7 @@ def _first(
     embeddings: NDArray[np.float32] | None,
     seed: int,
 ) -> NDArray[np.int64]:
-    """Places among ``rows`` of those to take, the most urgent first."""
+    """Places among ``rows`` of the examples to take, the most urgent first."""
     if by == "random":
         return np.random.default_rng([seed, *b"queue"]).permutation(len(rows))[:count]
     if by == "coverage":
@@ -101,15 +100,15 @@ def _first(
 def k_centres(
     embeddings: NDArray[np.float32], count: int, *, rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Examples that cover a pool: each next one is the farthest from all taken so far, by angle.
+    """Examples that cover a pool: each next example is the farthest, by angle, from all before.
 
-    The first is the one nearest to the mean direction. The pool is read in chunks, once for every
+    The first is the nearest to the mean direction. The pool is read in chunks, once for every
     example taken, so it may be mapped from a file.
 
     Args:
         embeddings: ``[N, D]``.
-        count: how many.
-        rows: those to choose among; all by default.
+        count: how many examples to choose.
+        rows: examples to choose among; all by default.
 
     Returns:
         places among ``rows``, in the order in which they are taken.
@@ -125,7 +124,7 @@ def k_centres(
     """
     among = np.arange(len(embeddings)) if rows is None else rows
     mean = sum(_units(embeddings, part).sum(axis=0) for part in _chunks(among))
-    nearest = _cosines(embeddings, among, np.asarray(mean))  # largest cosine to anything taken
+    nearest = _cosines(embeddings, among, np.asarray(mean))  # largest cosine to any taken example
     taken = [int(np.argmax(nearest))]
     nearest = np.full(len(among), -np.inf)
     while len(taken) < count:

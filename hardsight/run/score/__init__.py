@@ -1,4 +1,4 @@
-"""Any model on any labelled data: one table, a row per example."""
+"""Score any model on any labelled data into one table with a row per example."""
 
 from hardsight.run.score._logistic import Fitted as Fitted
 from hardsight.run.score._logistic import HeadFitter as HeadFitter

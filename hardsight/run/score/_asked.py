@@ -1,4 +1,4 @@
-"""Everything :func:`hardsight.score` was asked for, what it comes to, and what it refuses."""
+"""The arguments of a call of :func:`hardsight.score`, checked and prepared."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from hardsight.run.score._rows import ScorePlan, Scorer
 class Asked:
     """The arguments of a call of :func:`hardsight.score`, by name and of the same type.
 
-    A driver sends them to its workers, which make the same work of them. What they mean is said
-    there; a test compares the two.
+    Ray's driver sends them to its workers, which prepare the same work from them. The docstring of
+    the function says what they mean; a test compares the two lists.
     """
 
     model: str | os.PathLike[str] | nn.Module | Head | Tensor | Any | None
@@ -89,16 +89,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Ready:
-    """What each kind of model comes to.
+    """Examples and scorer, ready to run, for any kind of model.
 
     Attributes:
         source: the examples, as the model takes them.
         scorer: of these examples.
-        plan: which scores; without those that the model cannot give.
-        names: of the model's outputs, if anything says them.
-        class_order: how they are matched with the classes of the data.
-        about: what the metadata says of the model.
-        refit: fits heads to the embeddings, before they are scored.
+        plan: which scores to compute, without those that the model cannot give.
+        names: of the model's outputs, if they are known.
+        class_order: how the outputs are matched with the classes of the data.
+        about: what the metadata says about the model.
+        refit: fits heads to the embeddings before they are scored.
     """
 
     source: ExampleSource | EmbeddingSource
@@ -111,7 +111,7 @@ class Ready:
 
 
 def refuse(what: str, **options: Any) -> None:
-    """Raise if an option was given that plays no part beside something else."""
+    """Raise if any of ``options`` is set, since none has an effect together with ``what``."""
     named = [name for name, value in options.items() if value is not None]
     if named:
         raise OptionError(f"{', '.join(named)} cannot be used with {what}")
@@ -126,7 +126,7 @@ def refuse_pixel_options(asked: Asked) -> None:
 
 
 def refuse_folds(count: int) -> NoReturn:
-    """Raise: heads per fold are fitted to stored embeddings alone."""
+    """Raise an error that says how to score other data than stored embeddings out of sample."""
     raise OptionError(
         "out_of_sample fits heads to stored embeddings; other data needs a model trained for each "
         f"fold: hs.train(..., folds={count}), or `hardsight score --out-of-sample {count} "

@@ -1,4 +1,4 @@
-"""Rows of stored embeddings, scored through a stored head or through one per fold."""
+"""Score stored embeddings with a stored head, or with a head per fold."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from hardsight.scores import TiledHead
 
 
 class EmbeddingScorer(Scorer):
-    """Scores stored embeddings through a stored head, or the rows of each fold through its own.
+    """Scores stored embeddings with a stored head, or the rows of each fold with its own head.
 
     Args:
         source: the embeddings.
-        heads: one, or with ``folds`` one per fold; they may also be given to :meth:`use` later.
+        heads: a single head, or with ``folds`` one per fold; :meth:`use` may set them later.
         plan: which scores.
         device: to compute on.
         batch_size: rows at once.
-        num_classes: of the heads; only needed if they are not there yet.
+        num_classes: of the heads; only needed if ``heads`` is empty.
         folds: which head scores which row.
     """
 
@@ -55,14 +55,14 @@ class EmbeddingScorer(Scorer):
         self._heads, self._folds = list(heads), folds
 
     def use(self, heads: Sequence[Head]) -> None:
-        """Take heads that were fitted meanwhile, one per fold."""
+        """Score with these heads, one per fold, which were fitted after this scorer was made."""
         self._heads = list(heads)
 
     def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
         """Pieces from ``start`` to ``stop``, on a CPU one per core at a time.
 
-        Cores that each work on rows of their own wait for each other once a piece, not once an
-        operation, and the numbers do not depend on how many there are.
+        With a piece per core, cores wait for each other once a piece instead of once an operation,
+        and the numbers do not depend on the number of cores.
         """
         end = len(self.source) if stop is None else min(stop, len(self.source))
         firsts = range(start, end, self.batch_size)
@@ -79,7 +79,7 @@ class EmbeddingScorer(Scorer):
                 # read here, in order: a reader may keep its place in the file
                 rows = self._rows(first)
                 waiting.append(pool.submit(self._piece_by_any, heads, first, rows))
-                if len(waiting) > cores:  # bounds what is held, and keeps the order
+                if len(waiting) > cores:  # bounds memory; the oldest first keeps the order
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -103,7 +103,7 @@ class EmbeddingScorer(Scorer):
 
     @torch.inference_mode()
     def bias_facts(self) -> dict[str, Any]:
-        """How often the bias decides, on the first examples; a pass of its own would cost more."""
+        """How often the bias decides, measured on the first examples only, to save a pass."""
         # at most 4,096 rows, fewer if their logits would not fit 32 MiB
         count = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
         rows, decided = self._rows(0, count), 0.0
@@ -113,7 +113,7 @@ class EmbeddingScorer(Scorer):
         return {"flip_rate": decided / count, "rows": count}
 
     def _decided(self, head: Head, rows: Tensor) -> Tensor:
-        # files may hold them in different precisions
+        # files may hold embeddings, weights and bias in different precisions
         dtype = widen(head.weight).dtype
         assert head.bias is not None
         embeddings, weight, bias = (
@@ -151,7 +151,7 @@ class EmbeddingScorer(Scorer):
             }
             for fold, (head, at) in enumerate(zip(heads, shares, strict=True), start=1)
         ]
-        # heads answer fold by fold; the table has the rows in their own order
+        # rows come fold by fold; sort them back into their order in the source
         at, order = torch.cat(shares).cpu().sort()
         columns = {
             name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)]
@@ -185,7 +185,7 @@ class EmbeddingScorer(Scorer):
 
 @contextmanager
 def _one_thread_each() -> Iterator[int]:
-    """The number of cores, with torch on one thread within each operation meanwhile."""
+    """Run torch operations on one thread each inside the block; yields the number of cores."""
     cores = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""A classifier of scikit-learn beside its data: stored embeddings with a head, or probabilities."""
+"""Prepare a scikit-learn classifier: as embeddings with a head, or by its probabilities."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from hardsight.run.score._rows import Piece, ScorePlan, Scorer
 from hardsight.run_folder import tensors_digest, values_digest
 from hardsight.scores import Summaries, logit_summaries
 
-_SAMPLED = 64  # rows on which a classifier is held to what was read of it
+_SAMPLED = 64  # rows on which our reading of a classifier is compared with its own output
 _READING = (
     "{0} gives decision values, which are read as logits: confidence, EL2N, entropy and energies "
-    "are those of their softmax, which is not a probability that {0} gives itself"
+    "are those of their softmax, and {0} itself does not give these probabilities"
 )
 
 _ZEROS = (
@@ -56,9 +56,9 @@ class EstimatorAtWork:
     Attributes:
         source: its features, or its log-probabilities if it has no linear head.
         scorer: of these rows.
-        plan: which scores; those that it cannot give are missing.
+        plan: which scores, without those that it cannot give.
         class_names: of its outputs.
-        facts: what the metadata says of the model.
+        facts: what the metadata says about the model.
         no_head: why some scores are missing; empty if none are.
     """
 
@@ -70,7 +70,7 @@ class EstimatorAtWork:
     no_head: str
 
     def metadata(self) -> dict[str, Any]:
-        """What the table says of the model."""
+        """What the table says about the model."""
         about: dict[str, Any] = {"model": self.facts}
         if isinstance(self.scorer, EmbeddingScorer):
             about["bias"] = self.scorer.bias_facts()
@@ -80,10 +80,10 @@ class EstimatorAtWork:
 
 
 def fitted_classifier(asked: Asked, plan: ScorePlan, place: torch.device) -> EstimatorAtWork:
-    """A classifier of scikit-learn, which opens its data itself."""
+    """Prepare a scikit-learn classifier and open its data, which needs the classifier."""
     if asked.patch is not None:
         raise OptionError(
-            "patch cannot be used with a classifier of scikit-learn; pass the fixed labels "
+            "patch cannot be used with a scikit-learn classifier; pass the fixed labels "
             "themselves: score(model, X, labels=fixed)"
         )
     return _estimator_at_work(
@@ -96,17 +96,17 @@ def fitted_classifier(asked: Asked, plan: ScorePlan, place: torch.device) -> Est
 
 
 def by_classifier(asked: Asked, fitted: EstimatorAtWork) -> Ready:
-    """The rows of a classifier of scikit-learn, ready to be scored."""
+    """The rows of a scikit-learn classifier, ready to be scored."""
     if asked.out_of_sample is not None:
         refuse_folds(asked.out_of_sample)
     refuse_pixel_options(asked)
     refuse(
-        "a fitted classifier of scikit-learn, which has weights of its own; leave it out",
+        "a fitted scikit-learn classifier, which has weights of its own; leave it out",
         head=asked.head, output=asked.output, weights=asked.weights,
         class_weights=asked.class_weights, bias=asked.bias, num_classes=asked.num_classes,
         trust_remote_code=asked.trust_remote_code or None,
     )  # fmt: skip
-    # it was taught the labels themselves, so that its classes always have names
+    # it was fitted on the labels themselves, so its classes always have names
     order = "name" if asked.class_order == "auto" else asked.class_order
     return Ready(
         fitted.source, fitted.scorer, fitted.plan, fitted.class_names, order, fitted.metadata()
@@ -132,8 +132,8 @@ def _estimator_at_work(
     Args:
         model: of scikit-learn's kind.
         data: rows as it takes them, or the name of stored embeddings.
-        labels: one per row, each one of the classes it was fitted on.
-        plan: which scores are asked for.
+        labels: one per row, each a class that it was fitted on.
+        plan: which scores the user wants.
         chosen: the rows to score, as :func:`hardsight.data.open_source` takes them; ``None`` for
             all.
         classes: names of the labels, position = label; else labels are matched by their value.
@@ -147,16 +147,16 @@ def _estimator_at_work(
         ModelError: it is not a classifier that can be scored.
         DataError: the data cannot be rows of features.
         LabelError: labels are not the classifier's classes.
-        HeadError: a score is asked for that it cannot give.
+        HeadError: the user wants a score that it cannot give.
     """
     estimator = Estimator(model)
     opened = _opened(data, labels, estimator, classes=classes, **options)
     rows, values, ids, named, made_of = opened
-    # names of the data speak for themselves
+    # if the data names its classes, labels are positions among the names
     by_value = class_order != "position" and named is None
     known = estimator.class_names if stated is None else stated
     indices, names = _labels(values, estimator, known.names, named, by_value=by_value)
-    # what was read of the classifier must give what it gives itself, on a few rows
+    # our reading of the classifier must give its own outputs, checked on a few rows
     sample = rows.at(evenly_spaced(len(rows), _SAMPLED))
     is_softmax = estimator.hold_to(sample)
     facts: dict[str, Any] = {"spec": estimator.name}
@@ -170,7 +170,7 @@ def _estimator_at_work(
     texts = rows.at(slice(0, len(rows)))
     if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
         source.shown = TextSource(texts, indices, spec=source.spec, classes=names, ids=ids)
-    # a patch of the run is about the file itself, if its classes have the same numbers there
+    # a patch of the run can then be applied to the file, if its classes have the same numbers
     if made_of is not None and made_of.classes == names:
         source.made_of = made_of
     if chosen is not None:
@@ -199,7 +199,7 @@ def _estimator_at_work(
 
 
 class ProbabilityScorer(Scorer):
-    """Scores rows of log-probabilities: logits up to a number that each row has of its own."""
+    """Scores rows of log-probabilities, which are logits up to a constant per row."""
 
     source: EmbeddingSource
 
@@ -234,14 +234,14 @@ class ProbabilityScorer(Scorer):
 def _opened(
     data: Any, labels: Any, estimator: Estimator, *, classes: Sequence[str] | None, **options: Any
 ) -> tuple[FeatureRows, Any, Any, tuple[str, ...] | None, TextSource | None]:
-    """Rows, labels, ids, names of the labels if the data or the user has them, and named texts."""
+    """Rows, labels, ids, class names if data or user has them, and texts if data names a file."""
     stated = None if classes is None else tuple(str(name) for name in classes)
     if not isinstance(data, str | os.PathLike | ExampleSource | EmbeddingSource):
         stray = [name for name, value in options.items() if value is not None]
         if stray:
             raise OptionError(
-                f"{', '.join(stray)} cannot be used here: they belong to data by name, and this is "
-                f"a {type(data).__name__}; leave them out"
+                f"{', '.join(stray)} cannot be used here: they are for data given by name, and "
+                f"this is a {type(data).__name__}; leave them out"
             )
         given = plain_array(labels, names=("labels", "label", "y", "targets"), option="labels")
         rows, values, ids = feature_rows(
@@ -279,8 +279,8 @@ def _labels(
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Class indices, and the name of each class of the data.
 
-    Labels are the values that the classifier was taught, never their positions: 1 and 2 of a
-    classifier of 1, 2 and 3 are its first two classes.
+    Labels are the values that the classifier was fitted on, not positions: for a classifier of
+    1, 2 and 3, the labels 1 and 2 are its first two classes.
     """
     array = np.asarray(in_memory(values))
     where = "the labels"
@@ -304,7 +304,7 @@ def _labels(
     unknown = sorted(set(names).difference(known))
     if unknown:
         raise LabelError(
-            f"labels {', '.join(unknown[:6])} are none of the {len(known)} classes of "
+            f"labels {', '.join(unknown[:6])} are not among the {len(known)} classes of "
             f"{estimator.name} ({', '.join(known[:6])}); pass labels as it was fitted on them, "
             'their names (classes=[...]), or positions among classes_ (class_order="position")'
         )
@@ -330,4 +330,4 @@ def _from_probs(name: str) -> bool:
 
 
 def _missing(estimator: Estimator) -> str:
-    return f"{estimator.no_head}, and its probabilities leave open what was added to all logits"
+    return f"{estimator.no_head}, and probabilities give logits only up to a constant per row"

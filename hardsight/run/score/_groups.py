@@ -1,4 +1,4 @@
-"""Attributes that examples are compared by, as columns of the table."""
+"""Keep the attributes that examples are compared by as columns of the table."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hardsight.table import KEY_COLUMNS
 
 
 def _as_column(values: NDArray[Any]) -> pa.Array:
-    """An attribute as a column: numbers and truth values as they are, all else as text."""
-    # Arrow has these as they are
+    """An attribute as a column: numbers and booleans as they are, all else as text."""
+    # numpy's own numbers and booleans, which Arrow takes directly
     if values.dtype.kind in "iufb":
         return pa.array(values)
     known = [value for value in values.tolist() if value is not None]
@@ -54,15 +54,15 @@ class Groups:
         return rows
 
     def digest(self) -> str:
-        """That changes when a value does."""
+        """A digest that changes when a value does."""
         return values_digest({name: column.to_pylist() for name, column in self.columns.items()})
 
 
 def own_columns(groups: Groups | None, source: ExampleSource) -> Groups:
-    """Columns that rows have of their own, such as the sentence that a token is in.
+    """Columns that the source itself adds to its rows, such as the sentence of a token.
 
     Raises:
-        OptionError: there are groups of examples, which have several rows each.
+        OptionError: the user named groups, which are per example, and examples have several rows.
     """
     if groups is not None:
         raise OptionError(f"group cannot be used here: {source.spec} has a row for every token")
@@ -83,8 +83,8 @@ def groups_of(
     for name, values in group_columns(source, group).items():
         if name in (*KEY_COLUMNS, *(spec.name for spec in specs)):
             raise OptionError(
-                f"the table has a column {name!r} of its own, so that it cannot be a group; "
-                "examples are compared by class in any case. Store the attribute by another name"
+                f"the table has a column {name!r} of its own, so it cannot be a group; examples "
+                "are compared by class in any case. Store the attribute under another name"
             )
         columns[name] = _as_column(values)
     return Groups(columns, source.numbers)

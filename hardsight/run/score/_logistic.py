@@ -1,7 +1,7 @@
-"""A linear head fitted to stored embeddings: multinomial logistic regression, penalty included.
+"""Fit a linear head to stored embeddings by multinomial logistic regression.
 
-Every fit looks at the rows of its own training folds alone: the penalty is chosen on a part of
-them, and the start and the scaling of the search come from them too.
+Every fit uses only the rows of its training folds: the penalty is chosen on a part of them, and the
+start and the scaling of the search come from them as well.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from hardsight.errors import DataError
 from hardsight.heads import Head
 from hardsight.run.loop import free_bytes, generator
 
-# of the squared weights, in units of the embeddings' variance: 1 is what a unit normal prior says
+# factors of the squared weights, in units of the embeddings' variance: 1 is a unit normal prior
 PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
 _LOGITS_AT_ONCE = 1 << 24
 _FIRST_STEPS, _MOST_STEPS, _MOST_TRIES = 5, 200, 20
-_SETTLED = 1e-6  # relative change of the loss, twice in a row
-_CURVED_ROWS, _CURVED_STEPS = 10_000, 25  # of the sample that tells the curvature
-_WORTH_CURVING = 50_000  # rows; of fewer a pass costs less than what it saves
-_LEFT_TO_GAIN = 1e-5  # of the objective, by its curvature; a logit is then right to some hundredths
-_CURVED_ENOUGH = 0.1  # of the slope that may be left by a solution in it
+_SETTLED = 1e-6  # the search ends if the loss changes less than this, relatively, twice in a row
+# rows of the sample that the curvature is estimated from, and steps of conjugate gradients on it
+_CURVED_ROWS, _CURVED_STEPS = 10_000, 25
+_WORTH_CURVING = 50_000  # rows; with fewer, the curvature costs more than the passes it saves
+# relative gain, predicted by the curvature, below which the search ends; a logit is then right to
+# some hundredths
+_LEFT_TO_GAIN = 1e-5
+_CURVED_ENOUGH = 0.1  # share of the gradient that conjugate gradients may leave unsolved
 FITTED = (
     "multinomial logistic regression with a squared penalty on the weights, which was chosen by "
     "the loss on a fifth of a sample of the training folds"
@@ -38,14 +41,14 @@ FITTED = (
 
 @dataclass(frozen=True)
 class Fitted:
-    """A head, and how it came about.
+    """A fitted head, and how it was fitted.
 
     Attributes:
         head: weights ``[C, D]`` and bias ``[C]``, in float32 on the CPU.
-        penalty: that was chosen.
-        losses: mean cross-entropy on the rows held out to choose, by penalty.
+        penalty: the chosen penalty.
+        losses: mean cross-entropy on the rows that were held out to choose it, by penalty.
         steps: of the search.
-        learned_from: rows.
+        learned_from: number of rows.
     """
 
     head: Head
@@ -55,7 +58,7 @@ class Fitted:
     learned_from: int
 
     def facts(self) -> dict[str, Any]:
-        """For the metadata of a table."""
+        """Facts for the metadata of a table."""
         return {
             "learned_from": self.learned_from,
             "penalty": self.penalty,
@@ -65,15 +68,16 @@ class Fitted:
 
 
 class HeldRows:
-    """Embeddings as float32 on a device, by range: kept there if they fit, else read every time.
+    """Embeddings as float32 on a device: kept there if they fit, else read again for every range.
 
     Args:
         source: of the embeddings.
         device: to compute on.
-        keeps: whether they are kept; by default if they take a quarter of the free memory or less.
+        keeps: whether to keep them; by default if they take a quarter of the free memory or less.
 
     Attributes:
-        finite: which rows are, ``[N]``; the others come as zeros, which change no sum.
+        finite: whether each row is finite, ``[N]``; other rows are read as zeros, which change no
+            sum.
     """
 
     def __init__(
@@ -119,10 +123,10 @@ class HeadFitter:
         device: to compute on.
         seed: of the sample that chooses the penalty.
         penalties: to choose from, falling.
-        sample_rows: from which the penalty, the scaling and the start are found.
+        sample_rows: size of the sample that gives the penalty, the scaling and the start.
         keeps: as in :class:`HeldRows`.
-        curved_from: rows from which on a sample tells the curvature, so that a search needs fewer
-            passes over all of them.
+        curved_from: smallest number of rows for which a sample is used to estimate the curvature,
+            so that a search needs fewer passes over all rows.
     """
 
     def __init__(
@@ -143,12 +147,12 @@ class HeadFitter:
         self._penalties, self._sample_rows = penalties, sample_rows
         self._device, self._spec = device, source.spec
         self._labels = torch.from_numpy(np.array(source.labels)).to(device)
-        # rows that are read twice, for logits and for slopes, stay near the processor
+        # small enough to stay in the cache: rows are used twice, for logits and for the gradient
         self._chunk = max(256, min(4096, _LOGITS_AT_ONCE // num_classes))
 
     @torch.no_grad()
     def fitted(self, learn: NDArray[np.bool_]) -> Fitted:
-        """The head of the rows for which ``learn`` is true; rows that are not finite are left out.
+        """Fit a head to the rows for which ``learn`` is true, except those that are not finite.
 
         Raises:
             DataError: no finite row is left to learn from.
@@ -172,11 +176,11 @@ class HeadFitter:
 
     def _sample(self, mask: Tensor) -> Tensor:
         """Positions of some rows, drawn at random, ascending."""
-        found = mask.nonzero().squeeze(1).cpu()
-        if len(found) > self._sample_rows:
-            drawn = torch.randperm(len(found), generator=generator(self._seed, "head"))
-            found = found[drawn[: self._sample_rows].sort().values]
-        return found
+        positions = mask.nonzero().squeeze(1).cpu()
+        if len(positions) > self._sample_rows:
+            drawn = torch.randperm(len(positions), generator=generator(self._seed, "head"))
+            positions = positions[drawn[: self._sample_rows].sort().values]
+        return positions
 
     def _gathered(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         parts = []
@@ -188,15 +192,15 @@ class HeadFitter:
     def _chosen(
         self, rows: Tensor, labels: Tensor, space: _Space
     ) -> tuple[float, dict[float, float], Tensor]:
-        """The penalty of the least loss on a fifth of the rows, the losses, and a start.
+        """The penalty with the least loss on a held-out fifth of the rows, all losses, and a start.
 
-        Penalties are tried from the largest on, each from the solution of the one before, until
-        the loss has risen twice.
+        Penalties are tried from the largest on, each from the solution of the one before, which is
+        close. The search stops when the loss is 2 % above the least.
         """
         shuffled = torch.randperm(len(rows), generator=generator(self._seed, "penalty"))
         held, learned = shuffled.to(self._device).tensor_split([len(rows) // 5])
         weights = space.start(labels[learned], self._classes)
-        if not len(held):  # fewer than five rows say nothing about it
+        if not len(held):  # fewer than five rows: none is left to compare penalties on
             return 1.0, {}, weights
         losses: dict[float, float] = {}
         best = weights
@@ -221,14 +225,14 @@ class HeadFitter:
             yield rows, start, start + len(rows)
 
     def batches(self, mask: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """All rows with their labels, and which of them count."""
+        """All rows with their labels, and a mask of those that count."""
         for rows, start, stop in self._chunks():
             yield rows, self._labels[start:stop], mask[start:stop]
 
 
 @dataclass(frozen=True)
 class _Masked:
-    """Some rows of all, in a new pass every time."""
+    """The rows of a mask; every iteration is a new pass over the data."""
 
     fitter: HeadFitter
     mask: Tensor
@@ -239,11 +243,11 @@ class _Masked:
 
 @dataclass(frozen=True)
 class _Space:
-    """Coordinates in which all directions of the embeddings vary alike: there a search is short.
+    """Whitened coordinates: embeddings vary equally in all directions, so a search needs few steps.
 
     Attributes:
         mean: of the embeddings, ``[D]``.
-        turn: takes weights of these coordinates to weights of embeddings, ``[D, D]``.
+        turn: turns weights in these coordinates into weights of embeddings, ``[D, D]``.
         variance: of the embeddings, mean over dimensions.
     """
 
@@ -257,7 +261,7 @@ class _Space:
         centred = rows - mean
         spread = (centred.T @ centred).double() / len(rows)
         variance = max(float(spread.diagonal().mean()), torch.finfo(torch.float32).tiny)
-        # directions that hardly vary are not blown up beyond a thirtieth of the usual deviation
+        # a floor under the variance: directions that hardly vary would be blown up without bound
         floor = torch.eye(len(spread), dtype=torch.float64, device=rows.device)
         spread = spread + 1e-3 * variance * floor
         below = torch.linalg.cholesky(spread)
@@ -265,7 +269,7 @@ class _Space:
         return cls(mean, turn.float(), variance)
 
     def start(self, labels: Tensor, num_classes: int) -> Tensor:
-        """No weights, and the shares of the classes as the bias, ``[C, D + 1]``."""
+        """Zero weights, and the log shares of the classes as the bias, ``[C, D + 1]``."""
         counts = torch.bincount(labels, minlength=num_classes).float() + 1
         weights = torch.zeros(num_classes, len(self.mean) + 1, device=self.mean.device)
         weights[:, -1] = (counts / counts.sum()).log()
@@ -289,11 +293,11 @@ class _Search:
     ) -> tuple[Tensor, int]:
         """Weights in the coordinates of the space, ``[C, D + 1]``, and the number of steps.
 
-        With the curvature that a sample of the rows shows, a step goes most of the way to the
-        minimum, so that few passes over all rows are needed.
+        If the curvature is estimated from a sample of the rows, each step goes most of the way to
+        the minimum, and few passes over all rows are needed.
 
-        ``torch.optim.LBFGS`` would compute the value of every point twice if it is to be asked
-        after each step whether it has settled, and a pass over the rows is all that costs.
+        ``torch.optim.LBFGS`` is not used because it would compute every value twice if convergence
+        is tested after each step, and a pass over the rows is the only thing that costs time.
         """
         here, (value, slope) = start, self._value(start)
         past: deque[tuple[Tensor, Tensor]] = deque(maxlen=10)
@@ -302,14 +306,14 @@ class _Search:
             step += 1
             way = _newton_like(slope, past, None if curvature is None else curvature.at(here))
             if curvature is not None and -_dot(slope, way) / 2 < _LEFT_TO_GAIN * abs(value):
-                break  # what is left to gain, by a parabola
-            found = self._lower(here, value, slope, way)
-            if found is None:  # rounding is all that is left
+                break  # even a full step would gain no more, if the objective were a parabola
+            lowered = self._lower(here, value, slope, way)
+            if lowered is None:  # no lower point in reach: only rounding is left
                 break
-            there, lower, other = found
+            there, lower, other = lowered
             if _dot(there - here, other - slope) > 0:
                 past.append((there - here, other - slope))
-            # the first steps know nothing of the curvature, so that they may be short
+            # the first steps know little of the curvature and may be short without being at the end
             is_still = step > _FIRST_STEPS and value - lower < settled * abs(lower)
             still = still + 1 if is_still else 0
             here, value, slope = there, lower, other
@@ -318,7 +322,7 @@ class _Search:
     def _lower(
         self, here: Tensor, value: float, slope: Tensor, way: Tensor
     ) -> tuple[Tensor, float, Tensor] | None:
-        """A point along ``way`` that is lower by enough, with its value and slope."""
+        """A point along ``way`` that is lower by enough (Armijo), with its value and slope."""
         gain, length = _dot(slope, way), 1.0
         for _ in range(_MOST_TRIES):
             there = here + length * way
@@ -331,7 +335,7 @@ class _Search:
         return None
 
     def mean_loss(self, weights: Tensor, rows: Tensor, labels: Tensor) -> float:
-        """Mean cross-entropy of other rows."""
+        """Mean cross-entropy of other rows, without the penalty."""
         weight, bias = self._space.head(weights)
         total = 0.0
         for part, of in zip(rows.split(self._chunk), labels.split(self._chunk), strict=True):
@@ -359,7 +363,7 @@ class _Search:
             slope.addmm_(slopes.T, rows)
             offset += slopes.sum(dim=0)
         slope, offset = slope / self._count, offset / self._count
-        # the bias of embeddings as they are is that of the space less weight @ mean
+        # chain rule: the bias for raw embeddings is the bias of the space minus weight @ mean
         slope = slope - offset[:, None] * space.mean + self._ridge * weight
         loss = float(total) / self._count + 0.5 * self._ridge * _dot(weight, weight)
         return loss, torch.cat([slope @ space.turn.T, offset[:, None]], dim=1)
@@ -375,12 +379,12 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Curvature:
-    """The second derivatives of the objective, as a sample of the rows shows them.
+    """The second derivatives of the objective, estimated from a sample of the rows.
 
     Attributes:
         rows: in the coordinates of the space and with a 1 at the end, ``[n, D + 1]``.
         ridge: the second derivatives of the penalty in these coordinates, ``[D + 1, D + 1]``.
-        probs: of the classes for each row, at the weights in question, ``[n, C]``.
+        probs: of the classes for each row, at the current weights, ``[n, C]``.
     """
 
     rows: Tensor
@@ -389,7 +393,7 @@ class _Curvature:
 
     @classmethod
     def of(cls, rows: Tensor, space: _Space, penalty: float) -> _Curvature:
-        """Of some rows; ``penalty`` is that of one row."""
+        """The curvature of a sample of rows; ``penalty`` is already divided by their number."""
         turned = (rows - space.mean) @ space.turn.T
         ridge = torch.zeros(len(space.turn) + 1, len(space.turn) + 1, device=rows.device)
         ridge[:-1, :-1] = penalty * space.variance * (space.turn @ space.turn.T)
@@ -400,34 +404,35 @@ class _Curvature:
         return replace(self, probs=(self.rows @ weights.T).softmax(dim=1))
 
     def along(self, way: Tensor) -> Tensor:
-        """The second derivatives times a way, ``[C, D + 1]``."""
+        """The second derivatives times a direction, ``[C, D + 1]``."""
         turns = self.rows @ way.T
         slopes = self.probs * (turns - (self.probs * turns).sum(dim=1, keepdim=True))
         return slopes.T @ self.rows / len(self.rows) + way @ self.ridge
 
     def solved(self, slope: Tensor) -> Tensor:
-        """The way of which the second derivatives give ``slope``, by conjugate gradients."""
-        found, left = torch.zeros_like(slope), slope.clone()
+        """Solve second derivatives times direction = ``slope``, by conjugate gradients."""
+        solution, left = torch.zeros_like(slope), slope.clone()
         way, size = left.clone(), _dot(left, left)
         enough = _CURVED_ENOUGH**2 * size
         for _ in range(_CURVED_STEPS):
             turned = self.along(way)
             bend = _dot(way, turned)
-            if size <= enough or bend <= 0:  # a shift of all classes alike changes nothing
+            # bend is 0 along a shift of all classes by the same vector, which changes no softmax
+            if size <= enough or bend <= 0:
                 break
-            found = found + (size / bend) * way
+            solution = solution + (size / bend) * way
             left = left - (size / bend) * turned
             before, size = size, _dot(left, left)
             way = left + (size / before) * way
-        return found
+        return solution
 
 
 def _newton_like(
     slope: Tensor, past: Sequence[tuple[Tensor, Tensor]], curvature: _Curvature | None = None
 ) -> Tensor:
-    """The way down by what the last steps told of the curvature (L-BFGS, in two loops).
+    """The direction of descent by the two-loop recursion of L-BFGS over the last steps.
 
-    Where they told nothing, the curvature of a sample counts, or that of the last step.
+    In between, the curvature of a sample is applied; without one, the scale of the last step.
     """
     way, shares = -slope, []
     for moved, turned in reversed(past):
@@ -439,7 +444,7 @@ def _newton_like(
     elif past:
         moved, turned = past[-1]
         way = way * (_dot(moved, turned) / _dot(turned, turned))
-    else:  # the curvature of the cross-entropy is at most a half in these coordinates
+    else:  # the cross-entropy's curvature is at most 1/2 in whitened coordinates, so 2 is safe
         way = 2 * way
     for (moved, turned), share in zip(past, reversed(shares), strict=True):
         way = way + (share - _dot(turned, way) / _dot(moved, turned)) * moved

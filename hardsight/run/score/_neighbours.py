@@ -1,7 +1,7 @@
-"""The nearest example of every example, with another label, and of its own label before it.
+"""Find the nearest neighbours of every example: of another label, and earlier ones of its own.
 
-Nearest is by cosine. Two blocks of rows are multiplied at a time, so that memory does not grow with
-the number of examples; the time does, with its square.
+Nearest means the largest cosine. Two blocks of rows are multiplied at a time, so memory does not
+grow with the number of examples; time grows with its square.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from hardsight._checks import warn
 from hardsight.run.loop import progress
 from hardsight.run_folder import NEIGHBOURS, RunFolder
 
-_MOST_PRODUCTS = {"cpu": 1e14}  # of a search: about an hour on two cores
-_ROWS, _OTHERS = 2048, 8192  # of a block: 64 MiB of similarities
+_MOST_PRODUCTS = {"cpu": 1e14}  # multiplications of one search: about an hour on two cores
+_ROWS, _OTHERS = 2048, 8192  # of a block, whose float32 similarities take 64 MiB
 
 
 class Vectors(Protocol):
     """Embeddings that are read a part at a time."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of embeddings."""
         ...
 
     def chunk(self, start: int, stop: int) -> NDArray[np.floating]:
@@ -51,7 +51,7 @@ class StoredVectors:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def chunk(self, start: int, stop: int) -> NDArray[np.floating]:
-        """Embeddings ``start`` to ``stop``; those of several parts are put together."""
+        """Embeddings ``start`` to ``stop``, which may span several parts."""
         wanted = []
         for part, end in zip(self._parts, self._ends.tolist(), strict=True):
             first = end - len(part)
@@ -72,16 +72,16 @@ def keep_neighbours(
 
     Args:
         folder: of the run.
-        vectors: one for every row.
+        vectors: the embedding of every row.
         shards: the rows, in the order of the vectors.
-        device: that multiplies.
+        device: where the products are computed.
         show: force the progress bar on or off.
     """
     width = vectors.chunk(0, 1).shape[1]
     if len(vectors) ** 2 * width > _MOST_PRODUCTS.get(device.type, math.inf):
         warn(
-            f"the embeddings are kept, but near-duplicates were not looked for: among "
-            f"{len(vectors):,} examples that would take hours on this device; score on a GPU"
+            f"the embeddings are kept, but there was no search for near-duplicates: among "
+            f"{len(vectors):,} examples it would take hours on this device; score on a GPU"
         )
         return
     keys = [(part["index"].to_numpy(), part["label"].to_numpy()) for part in shards()]
@@ -102,18 +102,19 @@ def neighbours(
     """The nearest neighbours of all examples, exactly.
 
     Args:
-        vectors: one for every example; one of length 0 or that is not finite has no neighbour.
+        vectors: the embedding of every example; one that has length 0 or is not finite has no
+            neighbours.
         index: of every example in its data.
-        labels: of every example; one without a label, below 0, is nobody's other label.
-        device: that multiplies.
+        labels: of every example; below 0 means no label, which never counts as another label.
+        device: where the products are computed.
         advance: called with the number of examples that are done.
 
     Returns:
         for every example ``index``, ``nearest`` (cosine to the nearest other example), ``other``
         (index of the nearest example with another label, -1 if there is none), ``similarity``
-        (cosine to it; NaN if there is none), ``earlier`` (index of the nearest example before it
-        that has the same label, or has none either; -1 if there is none) and
-        ``earlier_similarity`` (cosine to that).
+        (cosine to it; NaN if there is none), ``earlier`` (index of the nearest earlier example
+        with the same label, where two examples without a label count as the same; -1 if there is
+        none) and ``earlier_similarity`` (cosine to that example).
     """
     classes = torch.from_numpy(labels).to(device)
     blocks: list[tuple[Tensor, ...]] = []
@@ -141,9 +142,9 @@ def _or_nan(cosine: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _nearest(vectors: Vectors, rows: Tensor, start: int, classes: Tensor) -> tuple[Tensor, ...]:
-    """Of some rows: largest cosine; place and cosine with another label, and with the same before.
+    """Neighbours of a block of rows, as five tensors ``[n]``.
 
-    Each comes as ``[n]``: nearest, other, similarity, earlier, earlier similarity.
+    They are: nearest, other, similarity, earlier, earlier similarity, as in :func:`neighbours`.
     """
     nearest = torch.full((len(rows),), -torch.inf, device=rows.device)
     other = earlier = torch.zeros_like(nearest, dtype=torch.int64)
@@ -152,7 +153,7 @@ def _nearest(vectors: Vectors, rows: Tensor, start: int, classes: Tensor) -> tup
     at = torch.arange(start, start + len(rows), device=rows.device)
     for first in range(0, len(vectors), _OTHERS):
         others = _unit(vectors, first, first + _OTHERS, rows.device)
-        # NaN of a vector without a direction must not win a maximum
+        # a vector without a direction gives NaN, which would win every maximum
         cosine = (rows @ others.T).nan_to_num_(nan=-torch.inf)
         itself = at - first
         inside = (itself >= 0) & (itself < len(others))
@@ -161,7 +162,7 @@ def _nearest(vectors: Vectors, rows: Tensor, start: int, classes: Tensor) -> tup
         nearest = torch.maximum(nearest, cosine.amax(dim=1))
         theirs = classes[None, first : first + len(others)]
         is_same = theirs == own
-        if first < start + len(rows):  # others do not come before any of these rows
+        if first < start + len(rows):  # later blocks hold no earlier examples
             places = torch.arange(first, first + len(others), device=rows.device)
             is_later = places[None] > at[:, None]
             alike = cosine.masked_fill(~is_same | is_later, -torch.inf)
@@ -172,9 +173,9 @@ def _nearest(vectors: Vectors, rows: Tensor, start: int, classes: Tensor) -> tup
 
 
 def _closer(largest: Tensor, place: Tensor, cosine: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """The largest cosines and their places, after one more block that begins at ``first``."""
+    """The largest cosines and their places after another block, which begins at ``first``."""
     best, at = cosine.max(dim=1)
-    is_closer = best > largest  # the first of equal ones stays
+    is_closer = best > largest  # strictly: of equal cosines the first stays
     return torch.where(is_closer, best, largest), torch.where(is_closer, at + first, place)
 
 

@@ -1,10 +1,9 @@
-"""The shards of a scoring run, made on the nodes of a Ray cluster.
+"""Make the shards of a scoring run on the nodes of a Ray cluster.
 
 The unit of work is the shard: a range of source positions, and a file of the run's folder. Ray Data
 gives the numbers of the missing shards to a pool of actors that hold the model; an actor makes a
-shard as this process would and puts its file in place. Who works on what, what is done again after
-a crash, and how far it is: all of that is Ray's. The driver finishes the table from the files, as
-it does for its own.
+shard as this process would and puts its file in place. Ray does the scheduling, the retries after a
+crash and the progress bar. The driver finishes the table from the files, as in a local run.
 """
 
 from __future__ import annotations
@@ -38,21 +37,23 @@ from hardsight.run_folder import Manifest, RunFolder, differences
 
 _FEATURE = "engine='ray' (--engine ray)"
 _PATIENCE = 4.0  # seconds for a node that is alive to answer
-_LONG = 8.0  # seconds of waiting that are not explained
+_LONG = 8.0  # seconds of silence before a line says what is being waited for
 _SLOW_START = (
-    "a busy machine needs longer. What it does is on record in the folder logs of its newest "
-    "session, by default /tmp/ray/session_latest; Ctrl-C ends it"
+    "this takes longer on a busy machine. Ray writes logs to the folder logs of its newest "
+    "session, by default /tmp/ray/session_latest; press Ctrl-C to stop"
 )
 _SLOW_ANSWER = (
     "something answers there. Is this machine a node of that cluster (`ray status`), and does it "
-    "have the same version of Ray and Python? Ctrl-C ends it"
+    "have the same versions of Ray and Python? Press Ctrl-C to stop"
 )
-# what a process with torch maps, and the part of all memory that Ray's store takes, at most
+# bytes that a process with torch maps; the share of all memory that Ray's object store takes, and
+# the largest that the store may be
 _OWN_SPACE, _STORE_SHARE, _LARGEST_STORE = 8 << 30, 0.3, 200 << 30
-# how a connection of gRPC, which Ray speaks, begins, and the type of the frame that answers it
+# Ray speaks gRPC, which is HTTP/2: the bytes that open a connection (preface and an empty SETTINGS
+# frame), and the type of the frame that a server must answer with
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS = bytes([4])
-_MOST_BLOCKS = 4096  # Ray keeps a record of each; a block of several shards is as good
+_MOST_BLOCKS = 4096  # Ray keeps a record of each; beyond that a block holds several shards
 _SAME = "install the same versions on every node, and let all of them see the same files"
 _MADE = pa.schema(
     [("number", pa.int64()), ("rows", pa.binary()), ("errors", pa.binary()),
@@ -80,11 +81,11 @@ def _range(actors: int | tuple[int, int] | None) -> tuple[int, int | None]:
 
 @contextmanager
 def ray_cluster(asked: Mapping[str, Any], prepare: Prepare) -> Iterator[RayCluster]:
-    """A connection to the cluster that was asked for; one that was there before stays.
+    """Connect to the cluster that the keywords name; an existing connection stays open at the end.
 
     Args:
         asked: the keywords of :func:`hardsight.score`.
-        prepare: makes the work of them, here and in every worker.
+        prepare: prepares the work from these keywords, here and in every worker.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -115,26 +116,26 @@ def _check_connected(ray: Any, address: str | None) -> None:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves the machine unasked
-    # it prints an error for every pool of actors, about a case that this file does not make: what
-    # they are told stays in the object store as long as the driver lives
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send usage data otherwise
+    # Ray prints an error for every actor pool, about arguments that leave the object store. Ours
+    # stay in it as long as the driver lives
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = address or os.environ.get("RAY_ADDRESS")
-    # what workers print is not for this terminal: their errors come back as values
+    # keep the output of workers off this terminal: their errors come back as values
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address in (None, "local"):
         _check_address_space()
         try:
             with _saying_what_takes_long("start on this machine", _SLOW_START):
                 ray.init(address="local", include_dashboard=False, **quiet)
-        except Exception as err:  # of no type of its own if a node is too slow to start
+        except Exception as err:  # Ray has no exception type for a node that starts too slowly
             raise EngineError(
                 f"Ray did not start on this machine ({first_line(err).rstrip('.')})"
             ) from err
         return
     if address.startswith("ray://"):
         raise OptionError(
-            f"{address} is for Ray Client, whose driver is not a part of the cluster; run the "
+            f"{address} is for Ray Client, whose driver is not part of the cluster; run the "
             "command on a node, with ray_address='auto' (--ray-address auto), or through "
             "`ray job submit`"
         )
@@ -147,10 +148,11 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _check_address_space() -> None:
-    """Raise if this process may not map the store that Ray keeps objects in.
+    """Raise if this process may not map Ray's object store.
 
-    Ray maps a share of all memory, in this process and in others that inherit its limits, and if
-    it cannot, the first of them to notice is ended without an error, and the others wait for it.
+    Ray maps a share of all memory, in this process and in others that inherit its limits. If the
+    limit is too low, the first process that hits it dies without an error, and the others wait for
+    it forever.
     """
     if sys.platform == "win32":
         return
@@ -163,16 +165,18 @@ def _check_address_space() -> None:
         raise EngineError(
             f"Ray needs {needed / 2**30:.0f} GiB of address space to start on this machine, and "
             f"its processes may have {most / 2**30:.0f} (ulimit -v); lift the limit with `ulimit "
-            "-v unlimited`, or name a cluster that runs, by ray_address (--ray-address)"
+            "-v unlimited`, or pass the address of a running cluster as ray_address (--ray-address)"
         )
 
 
 @contextmanager
 def _saying_what_takes_long(what: str, why: str) -> Iterator[None]:
-    """Say what is waited for before anybody thinks that nothing happens; Ray waits in silence."""
+    """Print what is being waited for if the block takes long; Ray itself waits in silence."""
 
     def say() -> None:
-        print(f"hardsight: waiting for Ray to {what} since {_LONG:g} s; {why}", file=sys.stderr)
+        print(
+            f"hardsight: still waiting for Ray to {what} after {_LONG:g} s; {why}", file=sys.stderr
+        )
 
     timer = threading.Timer(_LONG, say)
     timer.daemon = True
@@ -184,9 +188,9 @@ def _saying_what_takes_long(what: str, why: str) -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Raise if nobody who could be Ray answers at an address; Ray itself would wait for minutes."""
+    """Raise if no gRPC server answers at an address; Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():  # such as auto, for which Ray looks at this machine
+    if not host or not port.isdigit():  # such as "auto", which Ray resolves on this machine
         return
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE) as door:
@@ -209,9 +213,9 @@ class RayCluster:
     """A cluster that makes shards.
 
     Args:
-        ray: the package, connected.
+        ray: the package, connected to the cluster.
         asked: the keywords of :func:`hardsight.score`.
-        prepare: makes the work of them.
+        prepare: prepares the work from these keywords.
     """
 
     def __init__(self, ray: Any, asked: Mapping[str, Any], prepare: Prepare) -> None:
@@ -221,18 +225,18 @@ class RayCluster:
         gpus = self._room.get("GPU", 0)
         if place.type != "cuda" and gpus and str(asked["device"]) == "auto":
             raise OptionError(
-                f"the cluster has {gpus:g} GPUs and this process has none, which it needs to look "
-                "at the model first; start it on a node with a GPU (ray job submit "
+                f"the cluster has {gpus:g} GPUs but this process has none, and it needs one to "
+                "inspect the model first; start it on a node with a GPU (ray job submit "
                 "--entrypoint-num-gpus 1), or pass device='cpu' (--device cpu)"
             )
         self._device = place.type
 
     def shards_of(self, work: ScoreWork, folder: RunFolder | None) -> Elsewhere:
-        """What makes the shards of a work, once the folder has begun.
+        """A function that makes the shards of ``work``, to be called after ``folder.begin()``.
 
         Raises:
-            OptionError: shards cannot be made on their own, or what they are made from cannot be
-                sent to other processes.
+            OptionError: shards cannot be made on their own, or a keyword cannot be sent to other
+                processes.
         """
         source = work.source
         if isinstance(source, ExampleSource) and source.is_stream:
@@ -249,8 +253,8 @@ class RayCluster:
         return lambda numbers: self._made(job, work, numbers)
 
     def _sent(self) -> dict[str, Any]:
-        """The keywords as they are sent to workers; raises if one cannot be pickled."""
-        # of the GPUs of its node a worker sees only its own
+        """The keywords as they are sent to workers; raises if any cannot be pickled."""
+        # without the number of a GPU: a worker sees only its own
         sent = self._asked | {"device": self._device, "workers": self._loaders()}
         sent["show_progress"] = False
         for name, value in sent.items():
@@ -258,13 +262,13 @@ class RayCluster:
                 self._ray.cloudpickle.dumps(value)
             except Exception as err:  # a user's class may raise anything
                 raise OptionError(
-                    f"{name} ({type(value).__name__}) cannot be pickled, so that it cannot be "
-                    f"sent to workers ({type(err).__name__}: {err}); {_BY_NAME.get(name, _FILES)}"
+                    f"{name} ({type(value).__name__}) cannot be pickled, so it cannot be sent to "
+                    f"workers ({type(err).__name__}: {err}); {_BY_NAME.get(name, _FILES)}"
                 ) from err
         return sent
 
     def _loaders(self) -> int:
-        """Loader processes of an actor: what its cores have room for beside the model."""
+        """Loader processes of an actor: all its cores but one, which runs the model."""
         asked = self._asked["workers"]
         return max(0, int(self._cpus()) - 1) if asked is None else int(asked)
 
@@ -282,7 +286,7 @@ class RayCluster:
         return float(max(1, self._room.get("CPU", 1) * self._gpus() // self._room.get("GPU", 1)))
 
     def _pool(self, shards: int) -> Any:
-        """As many actors as there is room for now; Ray adds some when the cluster grows."""
+        """A pool of as many actors as there is room for; Ray adds some when the cluster grows."""
         least, most = _range(self._asked["ray_actors"])
         if self._asked["ray_actors"] is None:
             fit = self._room.get("CPU", 1) // self._cpus()
@@ -313,30 +317,30 @@ class RayCluster:
         )
         try:
             for batch in made.iter_batches(batch_size=1, batch_format="pyarrow"):
-                (one,) = batch.to_pylist()
-                if one["failed"] is not None:
-                    raise getattr(known_errors, one["failed"])(one["why"])
-                del missing[one["number"]]
-                yield one["number"], _unpacked(one["rows"]), _unpacked(one["errors"])
+                (shard,) = batch.to_pylist()
+                if shard["failed"] is not None:
+                    raise getattr(known_errors, shard["failed"])(shard["why"])
+                del missing[shard["number"]]
+                yield shard["number"], _unpacked(shard["rows"]), _unpacked(shard["errors"])
         except HardsightError as err:
             raise type(err)(_stopped(str(err), job, work, missing)) from err
-        except Exception as err:  # Ray's own, which has many
+        except Exception as err:  # Ray's exceptions have no common base
             said = f"Ray stopped: {type(err).__name__}: {str(err).strip().splitlines()[-1]}"
             raise EngineError(_stopped(said, job, work, missing)) from err
         self._check_there(job, work, numbers)
 
     def _check_there(self, job: ShardJob, work: ScoreWork, numbers: Sequence[int]) -> None:
-        """Raise if a shard that a node says it has written is not in the folder of this process."""
+        """Raise if this process does not see a shard that a node has written."""
         if job.folder is None:
             return
         lost = dict.fromkeys(sorted(set(numbers) - RunFolder(job.folder).done()))
         if lost:
-            said = f"shards were written that are not in {job.folder} here, so that it is not the "
+            said = f"shards were written that are not in {job.folder} here, so it is not the "
             said += "same folder on every node; choose an --out on a shared disk"
             raise OutputError(_stopped(said, job, work, lost))
 
     def _say_how_far(self) -> None:
-        """Show Ray's progress bars, or nothing at all: its records are in its own files."""
+        """Show Ray's progress bars, or nothing at all: Ray keeps its logs in files."""
         show = self._asked["show_progress"]
         context = self._ray.data.DataContext.get_current()
         context.enable_progress_bars = bars_wanted(show, is_terminal=sys.stderr.isatty())
@@ -355,7 +359,7 @@ _BY_NAME = {
 def _stopped(
     said: str, job: ShardJob, work: ScoreWork, missing: Mapping[int, None], most: int = 5
 ) -> str:
-    """An error with the list of what is missing, and how to go on."""
+    """An error message with the list of missing shards, and how to continue."""
     if job.folder is None or not missing:
         return said
     per, last = work.rows_per_shard, len(work.source) - 1
@@ -369,14 +373,14 @@ def _stopped(
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What an actor is told.
+    """The instructions of an actor.
 
     Attributes:
-        prepare: makes the work of the keywords.
+        prepare: prepares the work from the keywords.
         asked: the keywords of :func:`hardsight.score`.
-        made_of: what the work must be made of there too.
+        made_of: the driver's manifest, which that of the worker must equal.
         folder: of the run; ``None`` to send the rows back.
-        directory: in which relative names are looked for.
+        directory: that relative paths start from.
     """
 
     prepare: Prepare
@@ -387,10 +391,10 @@ class ShardJob:
 
 
 class ShardActor:
-    """Makes shards, one call each; the model is loaded with the first and stays.
+    """Makes a shard per call; the model is loaded by the first call and stays in memory.
 
-    What is wrong comes back as a value. An exception would be told as one of Ray's, and in the
-    constructor it would be tried again and again.
+    Errors come back as values. Ray would wrap an exception in one of its own, and would retry the
+    constructor again and again if it raised.
 
     Args:
         job: what to do.
@@ -401,7 +405,7 @@ class ShardActor:
         self._work: ScoreWork | None = None
 
     def __call__(self, numbers: pa.Table) -> pa.Table:
-        """The shard of a number, or what was wrong with it."""
+        """The shard of a number, or the error that prevented it."""
         (number,) = numbers["item"].to_pylist()
         made: dict[str, Any] = {"number": number}
         try:
@@ -421,22 +425,23 @@ class ShardActor:
             return self._work.shard(number)[:2]
         folder = RunFolder(self._job.folder)
         self._check_folder(folder)
-        if not folder.has_shard(number):  # a call is repeated if its answer was lost with a node
+        if not folder.has_shard(number):  # Ray repeats a call whose answer was lost with a node
             rows, unread, embeddings = self._work.shard(number)
-            # again: a run that replaced this one meanwhile, after its driver died, must not get it
+            # check again: if the driver died, another run may have replaced this one meanwhile
             self._check_folder(folder)
             folder.write_shard(number, rows, unread, embeddings=embeddings)
         return None, None
 
     def _prepared(self) -> ScoreWork:
         job = self._job
-        if os.path.isdir(job.directory):  # else Ray has chosen one, with the driver's files in it
+        # if it does not exist here, stay in the folder that Ray made with the driver's files
+        if os.path.isdir(job.directory):
             os.chdir(job.directory)
         work = self._stack.enter_context(job.prepare(**job.asked))
         other = differences(job.made_of, work.made_of(), may_change=MAY_CHANGE)
         if other:
             raise RunMismatchError(
-                f"the worker on {socket.gethostname()} does not have what the driver has: "
+                f"the worker on {socket.gethostname()} differs from the driver: "
                 f"{'; '.join(other)}; {_SAME}"
             )
         return work

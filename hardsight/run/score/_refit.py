@@ -1,4 +1,4 @@
-"""Stored embeddings out of sample: a head for every fold, fitted to the other folds."""
+"""Score stored embeddings out of sample: each fold with a head fitted to the other folds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hardsight.run.score._logistic import FITTED, PENALTIES, Fitted, HeadFitter
 from hardsight.run.score._rows import ScorePlan
 from hardsight.run_folder import AGAIN, HEADS, RunFolder, replacing, values_digest, writing
 
-_VERSION = 2  # of the fit; another one gives other heads
+_VERSION = 2  # raise it with every change of the fit that gives other heads
 
 
 class Refit:
@@ -42,7 +42,7 @@ class Refit:
         )
 
     def scorer(self, plan: ScorePlan, *, batch_size: int | None) -> EmbeddingScorer:
-        """Scores each row by the head of its fold, once they are fitted."""
+        """A scorer that uses the head of each row's fold, once :meth:`fit` was called."""
         self._scorer = EmbeddingScorer(
             self._source,
             [],
@@ -55,13 +55,13 @@ class Refit:
         return self._scorer
 
     def model_facts(self) -> dict[str, Any]:
-        """For the metadata; the digest is of what, beside the data, decides about the heads."""
-        # the data is known by its own fingerprint
+        """Facts for the metadata, with a digest of all that decides the heads but the data."""
+        # the data has a fingerprint of its own
         made_of = [_VERSION, self.folds.count, self._seed, list(PENALTIES)]
         return {"spec": "linear heads fitted per fold", "digest": values_digest(made_of)}
 
     def fit(self, folder: RunFolder | None, *, show: bool | None) -> dict[str, Any]:
-        """Fit what is missing, and give the heads to the scorer; what came of it, for metadata."""
+        """Fit the missing heads, give all of them to the scorer, and return facts for metadata."""
         assert self._scorer is not None
         fitter: HeadFitter | None = None
         heads, each = [], []
@@ -71,7 +71,7 @@ class Refit:
                 file = (
                     None if folder is None else folder.folder / HEADS / f"fold-{fold}.safetensors"
                 )
-                # a file of a run that is being replaced is not ours
+                # with --overwrite, a file of the old run may still be there; do not read it
                 known = None if folder is None or not folder.goes_on else _read(file)
                 if known is None:
                     # made only now: a finished fit needs no embeddings in memory

@@ -1,4 +1,4 @@
-"""A run that goes on, or is finished, is held to the first rows it has on record."""
+"""Check that a resumed or finished run would still give the rows it has on record."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:
-    """Raise if the first examples come out otherwise than they did: weights do not know their code.
+    """Raise if the first batch gives other scores than those on record.
 
-    A user's own dataset may draw at random, so that nothing follows from it.
+    The digest of a model covers its weights but not its code, so a changed forward pass shows only
+    here. A user's own dataset may draw at random, so it is not compared.
 
     Raises:
         RunMismatchError: the model computes something else.
@@ -31,7 +32,7 @@ def check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:
         return
     both = piece_rows([first]).to_pandas().merge(stored, on="index", suffixes=("", " before"))
     compared = stored.columns.intersection([spec.name for spec in scorer.plan.row_specs])
-    for name in compared:  # a finished table does not hold what was only needed on the way
+    for name in compared:  # a finished table lacks columns that only its shards had
         now, before = (both[column].to_numpy(np.float64) for column in (name, f"{name} before"))
         if len(both):
             check_same_values(

@@ -1,7 +1,7 @@
-"""From batches of examples, or chunks of stored embeddings, to the rows of a table.
+"""Turn batches of examples, or chunks of stored embeddings, into the rows of a table.
 
-A scorer turns data into pieces, a piece for every batch; the run writes pieces as shards, so that a
-killed run continues where it stopped, and finishes with what only all rows together can say.
+A scorer makes a piece of rows from every batch. The run writes several pieces as a shard, so a
+killed run continues after its last shard. What needs all rows is computed at the end.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ if TYPE_CHECKING:
 _ANGULAR = ("norms", "angles")
 _NORM = "feature_norm"
 _MOST_HALF = float(np.finfo(np.float16).max)
-_NOTICED = "noticed "  # begins columns of shards, which the table gives as counts
-_BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
-# columns of shards that become a file beside the table: what people ask for who look at a label
+_NOTICED = "noticed "  # prefix of shard columns that the table reports as counts
+_BY_BIAS = "decided_by_bias"  # a shard column that the table reports as a share
+# shard columns that become a file beside the table, for whoever decides about a label
 _CLASSES, _ANGLES = "nearest classes", "nearest angles"
 _NEAREST_COUNT = 5
-_FEW_CLASSES = 4096  # of more than that, a row for every example would cost what scoring costs
-_SURE = 0.9  # a label with this probability is not looked at for other classes
-_READ_AT_ONCE = 1 << 14  # rows; somebody who looks at an example reads as many
-# of tables of examples
+_FEW_CLASSES = 4096  # with more classes, finding the nearest would cost as much as scoring
+_SURE = 0.9  # a label with at least this probability is not in doubt: no nearest classes are kept
+_READ_AT_ONCE = 1 << 14  # rows of a group; to look at one example, a whole group is read
+# options that say how a table of examples is read
 COLUMNS = ("text_column", "label_column", "image_column", "max_tokens", "tokens", "target")
-# what does not decide the result, and may be another when a run is continued; the weights are known
-# by what is in them
+# settings that do not change the result, so a resumed run may change them; weights are compared by
+# their content, so the file that holds them may have another name
 MAY_CHANGE = ("workers", "weights", "data_root")
 Shards = Callable[[], Iterator[pa.Table]]
 Elsewhere = Callable[[Sequence[int]], Iterator[tuple[int, pa.Table, pa.Table]]]
@@ -100,7 +100,7 @@ class Piece:
 
 
 class Scorer(ABC):
-    """What the scoring loop needs of a kind of data."""
+    """A kind of data as the scoring loop needs it."""
 
     source: Source
     batch_size: int
@@ -113,24 +113,25 @@ class Scorer(ABC):
     def check(self) -> None:  # noqa: B027 (a default)
         """Raise unless all pieces so far are right; called before they are kept.
 
-        What follows from stored numbers is right as it is.
+        By default nothing is checked: scores of stored numbers cannot disagree with a model.
         """
 
     def number_as(self, order: ClassOrder) -> None:
-        """Give the labels of the data the model's numbers."""
+        """Renumber the labels of the data to the model's outputs."""
         self.source = order.of(self.source)
 
 
 class ScorePlan:
-    """Which scores to compute, and what has to be summarised for them.
+    """Which scores to compute, and which summaries they need.
 
     Args:
-        names: score, or scores, asked for; ``None`` for every column there is.
-        has_head: whether embeddings and class weights are at hand.
-        has_offset: whether logits are known, not only up to a number added to all of a row.
+        names: one or several scores; ``None`` for every score that gives a column.
+        has_head: whether embeddings and class weights are available.
+        has_offset: whether logits are known exactly; otherwise an unknown constant may have been
+            added to all logits of a row.
 
     Attributes:
-        missing: scores that are left out because they need a head, or the logits themselves.
+        missing: scores that are left out because they need a head, or exact logits.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class ScorePlan:
         has_offset: bool = True,
     ) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
-        columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
+        columns.sort(key=lambda spec: spec.name != "avh")  # AVH first, the rest in their order
         self.is_open = names is None
         if names is None:
             self.specs = [
@@ -153,17 +154,17 @@ class ScorePlan:
         else:
             self.missing = []
             one_or_more = [names] if isinstance(names, str) else names
-            # asked for twice is asked for once
+            # dict.fromkeys: a name that is given twice has one column
             self.specs = [_column_spec(name) for name in dict.fromkeys(one_or_more)]
         self.dataset_specs = [spec for spec in self.specs if spec.over_dataset]
         self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
         if self.dataset_specs and SCORES[_NORM] not in self.row_specs:
-            # what a score over the whole dataset is made from; not a column of the table by itself
+            # scores over the whole dataset are computed from it; Totals.finished drops it again
             self.row_specs.append(SCORES[_NORM])
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Fields of ``Summaries`` to fill; predictions are always wanted."""
+        """Fields of ``Summaries`` to fill; predictions are always among them."""
         read = {spec.reads for spec in self.specs} | {"predictions"}
         return tuple(sorted(read))
 
@@ -188,7 +189,7 @@ class ScorePlan:
         )
 
     def scores(self, summaries: Summaries) -> dict[str, Tensor]:
-        """Every score that a row has by itself."""
+        """Every score that needs nothing but its own row."""
         return {spec.name: spec.formula(getattr(summaries, spec.reads)) for spec in self.row_specs}
 
 
@@ -208,7 +209,7 @@ def _column_spec(name: str) -> ScoreSpec:
 
 
 class ModelScorer(Scorer):
-    """Scores examples through a model, capturing its embeddings on the way."""
+    """Scores examples with a model, capturing its embeddings on the way."""
 
     source: ExampleSource
 
@@ -245,7 +246,8 @@ class ModelScorer(Scorer):
             placed=model.placed,
         )  # fmt: skip
         self.tiled = self._unbiased = None
-        # the head of a language model makes its logits tile by tile: they are never all there
+        # a language model's logits, tokens times vocabulary, would not fit into memory: its head
+        # makes them tile by tile
         self._by_head = model.placed is not None and self.head is not None
         if self.head is not None and self._by_head:
             self.tiled, self._unbiased = self._whole_heads(self.head)
@@ -259,12 +261,13 @@ class ModelScorer(Scorer):
         )  # fmt: skip
 
     def _whole_heads(self, head: Head) -> tuple[TiledHead, TiledHead | None]:
-        """A head that makes all summaries, as the model's layer would, and one without its bias."""
-        # as autocast would round them for the layer
+        """A head that makes all summaries as the model's layer would, and one without its bias."""
+        # the layer itself runs under autocast, which rounds its weights to this dtype
         dtype = head.weight.dtype if self.precision == "float32" else getattr(torch, self.precision)
         weight = head.weight.to(self.device, dtype)
         bias = None if head.bias is None else head.bias.to(self.device)
-        parts = tuple(sorted({*self.plan.parts, "logits"}))  # what is predicted, and is it finite
+        # "logits" in any case: they give the prediction, and whether it is finite
+        parts = tuple(sorted({*self.plan.parts, "logits"}))
         plain = None
         if bias is not None and bool(bias.any()):
             plain = TiledHead(weight, parts=("predictions",))
@@ -286,6 +289,7 @@ class ModelScorer(Scorer):
                     check_labels, num_classes=self.num_classes, whose="the model", verb="score"
                 ),
             ):
+                # the summaries need memory as well, and their error should name the batch too
                 with running.memory_errors(passed.batch.ids):
                     columns = self._columns(passed)
                 yield Piece(
@@ -312,7 +316,7 @@ class ModelScorer(Scorer):
         return {
             "index": torch.from_numpy(self.source.numbered(batch.index)),
             "label": batch.labels,
-            # the largest of logits with a NaN is not a prediction
+            # argmax over logits with a NaN is not a prediction
             "prediction": torch.where(finite, logit_part.prediction, -1),
             "finite": finite,
             **decided,
@@ -322,7 +326,7 @@ class ModelScorer(Scorer):
         }
 
     def _nearest(self, passed: Passed, summaries: Summaries) -> dict[str, Tensor]:
-        """The nearest classes of each example of a batch; -1 where its label is not in doubt."""
+        """The nearest classes of each example of a batch; -1 if its label is not in doubt."""
         if not self._names_nearest or passed.embeddings is None or summaries.targets is None:
             return {}
         assert self.tiled is not None
@@ -334,7 +338,7 @@ class ModelScorer(Scorer):
         }
 
     def _by_logits(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
-        """Summaries of a batch, and which predictions its bias decided, from its logits."""
+        """Summaries of a batch, and which predictions the bias decided, from the model's logits."""
         logits = passed.logits.to(self.device)
         logit_part, target_part = logit_summaries(logits, labels)
         angular = Summaries()
@@ -345,7 +349,7 @@ class ModelScorer(Scorer):
         return summaries, decided
 
     def _by_tiles(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
-        """The same from embeddings and head alone."""
+        """Like :meth:`_by_logits`, but from embeddings and head alone."""
         assert self.tiled is not None
         assert passed.embeddings is not None
         embeddings = passed.embeddings.to(self.device, self.tiled.class_weights.dtype)
@@ -364,13 +368,13 @@ class ModelScorer(Scorer):
         return passed.embeddings.float().cpu().numpy()
 
     def _errors(self, batch: Batch) -> list[tuple[int, str, str]]:
-        """Unreadable examples by their index in what the user named."""
+        """Unreadable examples, with their index in the data as the user named it."""
         return [(int(self.source.numbered(at)), name, why) for at, name, why in batch.errors]
 
 
 @contextmanager
 def naming_other_scores() -> Iterator[None]:
-    """An error about the head says which scores do without one."""
+    """Add the scores that need no head to an error about the head."""
     try:
         yield
     except HeadError as err:
@@ -379,7 +383,7 @@ def naming_other_scores() -> Iterator[None]:
 
 
 def piece_rows(pieces: list[Piece]) -> pa.Table:
-    """Rows of consecutive pieces; one copy from the device for all of them."""
+    """Rows of consecutive pieces; each column is copied from the device once for all pieces."""
     columns: dict[str, Any] = {
         name: _arrow_of(torch.cat([piece.columns[name] for piece in pieces]).cpu().numpy())
         for name in pieces[0].columns
@@ -389,7 +393,7 @@ def piece_rows(pieces: list[Piece]) -> pa.Table:
 
 
 def _arrow_of(values: NDArray[Any]) -> pa.Array:
-    """A column, of lists of one length if every row has several values."""
+    """An Arrow column, of fixed-size lists if every row has several values."""
     if values.ndim == 1:
         return pa.array(values)
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
@@ -401,14 +405,12 @@ def _without_nearest(shard: pa.Table) -> pa.Table:
 
 def _nearest_of(shard: pa.Table) -> pa.Table:
     """Index, nearest classes and angles of the rows of a shard whose label is in doubt."""
-    found = pa.table(
-        {"index": shard["index"], "classes": shard[_CLASSES], "angles": shard[_ANGLES]}
-    )
-    return found.filter(pc.greater_equal(pc.list_element(found["classes"], 0), 0))
+    rows = pa.table({"index": shard["index"], "classes": shard[_CLASSES], "angles": shard[_ANGLES]})
+    return rows.filter(pc.greater_equal(pc.list_element(rows["classes"], 0), 0))
 
 
 class Totals:
-    """What only all rows together can say, gathered shard by shard.
+    """Totals over all rows, gathered shard by shard.
 
     Args:
         plan: which scores.
@@ -417,8 +419,9 @@ class Totals:
     Attributes:
         rows: how many.
         finite: how many of them are finite.
-        decided_by_bias: how many predictions would be others if the head had no bias.
-        noticed: how many examples something was noticed of, by name, such as texts that were cut.
+        decided_by_bias: how many predictions would change if the head had no bias.
+        noticed: number of examples with something worth a note, by its name, such as texts that
+            were cut.
     """
 
     def __init__(self, plan: ScorePlan, groups: Groups | None = None) -> None:
@@ -430,7 +433,7 @@ class Totals:
         self.rows = self.finite = self.decided_by_bias = 0
 
     def add(self, shard: pa.Table) -> None:
-        """Take account of one shard."""
+        """Add one shard to the totals."""
         self.rows += shard.num_rows
         self.finite += _count(shard["finite"])
         if _BY_BIAS in shard.column_names:
@@ -443,7 +446,7 @@ class Totals:
             over_dataset.add(*_norms_and_labels(shard))
 
     def finished(self, rows: pa.Table) -> pa.Table:
-        """Some rows with the scores that need all of them, in table order."""
+        """Rows in table order, with the scores that depend on the whole dataset."""
         for name, over_dataset in self._passes.items():
             values = over_dataset.values(*_norms_and_labels(rows))
             rows = rows.append_column(name, pa.array(values.numpy()))
@@ -462,7 +465,7 @@ def _count(column: pa.ChunkedArray) -> int:
 
 
 def _rows_said(source: Source) -> int | None:
-    """Number of rows that a source is to have; ``None`` for a stream that does not know."""
+    """Number of rows that a source promises; ``None`` for a stream that does not know."""
     length = length_of(source)
     return length if length is None or isinstance(source, EmbeddingSource) else source.num_rows
 
@@ -489,10 +492,11 @@ class ScoreWork:
         scorer: of these examples.
         plan: which scores.
         about: metadata of the table, completed when all shards are there.
-        batches_per_shard: whole batches, so that shards can be made in any order, and again.
-        workers: loader processes, as asked.
+        batches_per_shard: a whole number of batches, so that any shard can be made without the
+            others, and made again.
+        workers: loader processes, as the user set them.
         groups: attributes that the table keeps.
-        refit: fits heads to the embeddings, before they are scored.
+        refit: fits heads to the embeddings before they are scored.
     """
 
     source: Source
@@ -506,11 +510,11 @@ class ScoreWork:
 
     @property
     def rows_per_shard(self) -> int:
-        """Source positions of a shard."""
+        """How many source positions a shard covers."""
         return self.batches_per_shard * self.scorer.batch_size
 
     def shard(self, number: int) -> ShardMade:
-        """One shard, made without those before it."""
+        """Make one shard, without those before it."""
         start = number * self.rows_per_shard
         with closing(self.scorer.pieces(start, start + self.rows_per_shard)) as made:
             pieces = list(made)
@@ -518,7 +522,7 @@ class ScoreWork:
         return _shard_of(pieces)
 
     def made_of(self) -> Manifest:
-        """What the run is made of, from the metadata of its table."""
+        """The manifest of the run, from the metadata of its table."""
         about = self.about
         config, model, data = about["config"], about["model"], about["data"]
         settings = {
@@ -536,9 +540,9 @@ class ScoreWork:
             "columns": [data[key] for key in COLUMNS if key in data],
             "class_order": about["class_order"]["taken"],
             "precision": about.get("precision", config["precision"]),
-            "device": config["device"].partition(":")[0],  # any GPU of a machine will do
+            "device": config["device"].partition(":")[0],  # a run may continue on another GPU
             "batch_size": about["batch_size"],
-            # shards of another size would not fit those that are there
+            # shards of another size would overlap with those that exist
             "rows_per_shard": self.rows_per_shard,
             "workers": self.workers,
             "sample": about["sample"],
@@ -569,10 +573,10 @@ class ScoreRun:
 
     Args:
         work: what the shards are made from.
-        folder: where they go, described and not finished; ``None`` keeps them in memory.
+        folder: where shards go, already described and not finished; ``None`` keeps them in memory.
         show: force the progress bar on or off.
-        elsewhere: makes the shards of some numbers, in any order, and writes them to the folder if
-            there is one; ``None`` if this process makes them.
+        elsewhere: makes the shards with the given numbers in other processes, in any order, and
+            writes them to the folder if there is one; ``None`` if this process makes them.
     """
 
     def __init__(
@@ -586,24 +590,24 @@ class ScoreRun:
         self.work, self.folder, self.show, self.elsewhere = work, folder, show, elsewhere
 
     def table(self, *, thumbnails: int, keep_embeddings: bool) -> ScoreTable:
-        """Score what is missing, and finish.
+        """Make the missing shards, and write the table.
 
-        The shards are read twice: once for what only all of them can say, once to write them. No
-        more than one group of rows is in memory, however many there are.
+        Shards are read twice: once for the totals, once to write the rows. Only one group of rows
+        is in memory at a time, however many there are.
 
         Args:
-            thumbnails: how many pictures to keep at most.
-            keep_embeddings: look for the nearest neighbours of every example, by embeddings that
-                are kept, or by the data if it is embeddings.
+            thumbnails: largest number of pictures to keep.
+            keep_embeddings: look for the nearest neighbours of every example, by the embeddings
+                that are kept, or by the data itself if it is embeddings.
         """
         source, scorer, about = self.work.source, self.work.scorer, self.work.about
         all_shards, errors = self._scored()
 
         def shards() -> Iterator[pa.Table]:
-            # one whose examples could not be read has columns, and no number that tells their type
+            # without empty shards, whose columns may have another type than those of the others
             return (_without_nearest(shard) for shard in all_shards() if shard.num_rows)
 
-        # an empty shard still has the columns, if all are empty
+        # if all shards are empty, one of them still has the columns
         first = next(shards(), None) or next(map(_without_nearest, all_shards()), None)
         if first is None:
             raise DataError(f"there are no examples in {source.spec}")
@@ -611,8 +615,9 @@ class ScoreRun:
         for shard in shards():
             totals.add(shard)
         self._count(totals, errors)
+        # a generator: groups of rows are read while the table is written
         parts = (totals.finished(group) for group in row_groups(shards(), first.schema))
-        # of no rows: the schema has to be known before the first group is written
+        # from zero rows: the schema has to be known before the first group is written
         schema = with_metadata(totals.finished(first.slice(0, 0)), about).schema
         if self.folder is None:
             return ScoreTable(with_metadata(pa.concat_tables(parts), about))
@@ -638,12 +643,12 @@ class ScoreRun:
         return read_table(self.folder.folder)
 
     def _write_nearest(self, shards: Shards) -> None:
-        """The file of nearest classes, if shards have them; some may be of an older version."""
-        found = (_nearest_of(part) for part in shards() if _CLASSES in part.column_names)
-        first = next(found, None)
+        """Write the file of nearest classes, if shards have them; those of old versions do not."""
+        nearest = (_nearest_of(part) for part in shards() if _CLASSES in part.column_names)
+        first = next(nearest, None)
         if first is not None and self.folder is not None:
             self.folder.write_side_parts(
-                NEAREST, chain([first], found), first.schema, rows_at_once=_READ_AT_ONCE
+                NEAREST, chain([first], nearest), first.schema, rows_at_once=_READ_AT_ONCE
             )
 
     def _scored(self) -> tuple[Shards, int]:
@@ -661,9 +666,9 @@ class ScoreRun:
                 if folder is None:
                     kept.append(made)
                     continue
-                folder.begin()  # only now: what fails on the first examples leaves no folder
+                folder.begin()  # only now: a run that fails on its first examples leaves no folder
                 end = (number + 1) * per_shard
-                # a stream has no fingerprint; what was read of it so far stands in for one
+                # a stream has no fingerprint; a mark of what was read so far stands in for it
                 mark = None if isinstance(source, EmbeddingSource) else source.mark_at(end)
                 folder.write_shard(number, *made[:2], mark=mark, embeddings=made.embeddings)
         if folder is None:
@@ -672,18 +677,19 @@ class ScoreRun:
         return folder.shards, sum(part.num_rows for part in folder.shards("errors"))
 
     def _scored_by(self, elsewhere: Elsewhere) -> tuple[Shards, int]:
-        """The same, of shards that others make, in any order; only those that are not there yet."""
+        """Like :meth:`_scored`, but other processes make the missing shards, in any order."""
         folder, scorer = self.folder, self.work.scorer
         shards = math.ceil(len(self.work.source) / self.work.rows_per_shard)
-        # any shard counts, in any order, since each is made without the others
+        # shards behind a gap count as done too, since each is made without the others
         done = folder.done() if folder is not None and folder.goes_on else set[int]()
         missing = [number for number in range(shards) if number not in done]
-        if not done:  # what fails on the first examples leaves no folder, and replaces no run
+        # try one batch here first: a run that fails on it leaves no folder, and replaces no run
+        if not done:
             with closing(scorer.pieces(0, scorer.batch_size)) as first:
                 next(first, None)
                 scorer.check()
         if folder is not None:
-            folder.begin()  # workers look for what it notes
+            folder.begin()  # writes the manifest, which workers compare with their own
             for _ in elsewhere(missing):
                 pass
             return folder.shards, sum(part.num_rows for part in folder.shards("errors"))
@@ -693,7 +699,7 @@ class ScoreRun:
         )
 
     def _hold_to_what_is_done(self, done: int) -> None:
-        """Let a stream be compared with what was read of it, while that is passed over."""
+        """Have a stream compared with its marks of the last run while it skips what is done."""
         source, per_shard = self.work.source, self.work.rows_per_shard
         if self.folder is None or isinstance(source, EmbeddingSource):
             return
@@ -707,7 +713,7 @@ class ScoreRun:
             pieces.append(piece)
             advance(piece.positions)
             if len(pieces) == self.work.batches_per_shard:
-                scorer.check()  # what is written once is not looked at again
+                scorer.check()  # a resumed run trusts every shard on disk, so check before writing
                 yield _shard_of(pieces)
                 pieces = []
         if pieces:
@@ -718,12 +724,12 @@ class ScoreRun:
         source, about = self.work.source, self.work.about
         if totals.rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
-        # of a stream the length is known only now
+        # the length of a stream is known only now
         about["data"] |= {"rows": totals.rows + errors}
         said = _rows_said(source)
-        if said is not None and said != totals.rows + errors:  # of a stream: others are counted
+        if said is not None and said != totals.rows + errors:  # only a stream can be wrong here
             warn(
-                f"{source.spec} says that it has {said:,} examples, and {totals.rows + errors:,} "
+                f"{source.spec} says that it has {said:,} examples, but {totals.rows + errors:,} "
                 "came: it may have ended too early, or its length may be wrong"
             )
         about["counts"] = {
@@ -731,12 +737,12 @@ class ScoreRun:
         }  # fmt: skip
         if isinstance(source, ExampleSource) and source.passed_over:
             about["counts"]["passed_over"] = dict(source.passed_over)
-        if "bias" not in about:  # of stored embeddings it is known from the first examples
+        if "bias" not in about:  # stored embeddings have it already, from their first examples
             about["bias"] = {"flip_rate": totals.decided_by_bias / totals.rows}
 
 
 def _compact(pieces: list[Piece]) -> NDArray[np.floating] | None:
-    """The embeddings of consecutive pieces in half precision, unless one is too large for it."""
+    """The embeddings of consecutive pieces, in half precision unless a number is too large."""
     parts = [piece.embeddings for piece in pieces if piece.embeddings is not None]
     if not parts:
         return None
@@ -745,6 +751,6 @@ def _compact(pieces: list[Piece]) -> NDArray[np.floating] | None:
 
 
 def _complete_from_the_start(folder: RunFolder) -> int:
-    """Complete shards from the start on; everything behind a gap is done again."""
+    """Number of complete shards from the start on; everything behind a gap is done again."""
     done = folder.done() if folder.goes_on else set()
     return next(number for number in range(len(done) + 1) if number not in done)

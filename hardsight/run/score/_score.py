@@ -1,4 +1,4 @@
-"""Any model on any labelled data: one table, a row per example."""
+"""Score any model on any labelled data into one table with a row per example."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ from hardsight.run_folder import (
 )
 from hardsight.table import ScoreTable, read_table
 
-# what no longer decides, once the table is there: data may have been moved, packages renewed
+# what a finished table no longer depends on: its data may have moved, packages may be newer
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
 ENGINES = ("local", "ray")
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
-_MODELS = (str, nn.Module, Head, Tensor, type(None))  # all others are scikit-learn's, or nothing
+_MODELS = (str, nn.Module, Head, Tensor, type(None))  # anything else must be from scikit-learn
 _ONLY_IN_PYTHON = ("preprocessing", "show_progress")
 _GOES_ON = (
-    "--resume (resume=True) goes on after the last finished shard, with the batch size the run was "
-    "begun with; another one needs another --out"
+    "--resume (resume=True) continues after the last finished shard with the batch size that the "
+    "run started with; to use another batch size, pass another --out"
 )
 
 
@@ -85,9 +85,9 @@ class ScoreConfig(
         "ray_actors", "ray_cpus", "ray_gpus",
     ),
 ):  # fmt: skip
-    """Settings of a scoring run; the keys of its TOML file and the flags of its command.
+    """Settings of a scoring run: the keys of its TOML file and the flags of its command.
 
-    They are the keywords of :func:`score`, as far as a file can hold them.
+    They are those keywords of :func:`score` that a file can hold.
     """
 
     if TYPE_CHECKING:  # what an editor shows
@@ -96,13 +96,13 @@ class ScoreConfig(
 
 
 def run_score(config: ScoreConfig) -> ScoreTable:
-    """:func:`score` by settings, as the command line does it."""
+    """Call :func:`score` with settings, as the command line does."""
     options = config.keywords()
     return score(options.pop("model"), options.pop("data"), **options)
 
 
 def score_notes(table: ScoreTable) -> list[str]:
-    """Everything the numbers of a table have to be read with."""
+    """Caveats that a reader of the table has to know."""
     about = table.metadata
     notes = []
     origin = about["model"].get("weights") or ""
@@ -129,8 +129,8 @@ def score_notes(table: ScoreTable) -> list[str]:
         )
     if counts.get("unknown"):
         notes.append(
-            f"{counts['unknown']:,} of {len(table):,} tokens are not in the vocabulary: each "
-            "stands for all that the tokenizer does not know, and its numbers are of no word"
+            f"{counts['unknown']:,} of {len(table):,} tokens are not in the vocabulary: the "
+            "tokenizer gives one token to all unknown words, so its numbers belong to no word"
         )
     if about["data"].get("sentences") and counts.get("passed_over"):
         passed = ", ".join(f"{what} ({n:,})" for what, n in counts["passed_over"].items())
@@ -212,18 +212,18 @@ def score(
             ``hf:NAME``; none for stored embeddings. In Python also any ``nn.Module``, see
             :func:`hardsight.models.load_model`; for stored embeddings their head: a
             :class:`Head`, a tensor of class weights ``[C, D]``, or ``None`` if ``class_weights``
-            or the file itself has it; and a fitted classifier of scikit-learn, alone or at the
-            end of a pipeline.
+            or the file itself has it; or a fitted scikit-learn classifier, alone or at the end of
+            a pipeline.
         data: folder of class folders, ``.csv`` of path,label, ``.parquet``, idx,
             ``.npz``/``.npy``/``.safetensors``, ``hub:OWNER/NAME``, ``builtin:digits``, or a name
             such as ``cifar10``. In Python any labelled data, see
-            :func:`hardsight.data.open_source`; for a classifier of scikit-learn what it was fitted
-            on: an array, a sparse matrix, a list or a data frame.
-        scores: names of the scores to compute; all by default. Of a model without a head these are
-            the scores that need only logits, and the table says what is missing. In Python also
-            the name of one.
-        head: name of the classifier layer or bare parameter, if it is not found by itself. It is
-            held to the logits of every batch. In Python also a :class:`Head`.
+            :func:`hardsight.data.open_source`; for a scikit-learn classifier the kind of data it
+            was fitted on: an array, a sparse matrix, a list or a data frame.
+        scores: names of the scores to compute; all by default. If the model has no head, only the
+            scores that need nothing but logits are computed, and the table says which are missing.
+            In Python also a single name.
+        head: name of the classifier layer or bare parameter, if it is not found automatically. It
+            is checked against the logits of every batch. In Python also a :class:`Head`.
         output: the model's output that holds the logits, by key, attribute or position (from 0),
             or by a path of them (heads.logits); by default the one with a column for each class of
             the data.
@@ -231,9 +231,9 @@ def score(
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         out: folder of the run, or the URL of one in an object store (``s3://bucket/run``);
             table.parquet and more appear in it. In Python ``None`` keeps the table in memory.
-        resume: continue the unfinished run in ``out``, with the same settings; the table is the
-            same as without a break. In Python the table of a finished run is returned as it is.
-            Settings must be those the run was begun with, but for ``MAY_CHANGE``.
+        resume: continue the unfinished run in ``out`` with the same settings, except those in
+            ``MAY_CHANGE``; the table is the same as without a break. In Python the table of a
+            finished run is returned as it is.
         overwrite: replace the run in ``out``, finished or not; other files there stay.
         weights: the model's weights: safetensors, or a torch file of tensors, loaded without
             running code.
@@ -248,30 +248,30 @@ def score(
             model. In Python also the tokenizer itself.
         max_tokens: most tokens per text that the model sees; by default as many as it takes.
             Longer texts are cut, and the summary says how many.
-        tokens: a row for every token of the texts, by a language model that predicts it from what
-            comes before, instead of a row per text by a classifier. Files ending in .txt, a
-            sentence per line, are always read so.
-        target: of a sequence-to-sequence model: file with the translations of ``data``, line by
+        tokens: score every token of the texts with a language model that predicts it from what
+            comes before, instead of every text with a classifier. Files ending in .txt, with a
+            sentence per line, are always read this way.
+        target: for a sequence-to-sequence model: file with the translations of ``data``, line by
             line, or the column that holds them; each of their tokens has a row. In Python also the
             translations themselves.
         patch: decisions about the labels, from ``hardsight patch export``: the data is scored with
-            the labels that they give it. Several are laid over it in their order. In Python also
-            from :func:`hardsight.read_patch`.
-        rows: file of ``hardsight select``: the examples to score, which keep their index; also a
-            .parquet or .csv file with a column ``index``, or an .npy file. In Python also an array
-            of numbers or of booleans.
+            the labels they decide on. Several patches are applied in the order they are listed.
+            In Python also the result of :func:`hardsight.read_patch`.
+        rows: file of ``hardsight select`` with the examples to score, which keep their index; also
+            a .parquet or .csv file with a column ``index``, or an .npy file. In Python also an
+            array of numbers or of booleans.
         group: attributes to compare examples by, kept as columns that report and card show: a
             column stored beside the examples, folder:1 for the first folder of their paths, or
             FILE.csv:COLUMN for a table with a column ``id``, ``path`` or ``index``. In Python also
             arrays by name.
-        labels: file with the labels of stored embeddings. In Python also the labels themselves,
-            for a classifier of scikit-learn as it was fitted on them.
+        labels: file with the labels of stored embeddings. In Python also the labels themselves;
+            for a scikit-learn classifier, as they were when it was fitted.
         class_weights: file with the weights of the head that stored embeddings feed. In Python also
             the weights themselves.
         bias: file with the bias of that head. In Python also the bias itself.
         classes: class names of the data, position = label.
         num_classes: number of classes, for a model factory that takes it.
-        preprocessing: what the model wants done to images; by default what its own config says.
+        preprocessing: how the model wants images prepared; by default as its own config says.
         size: input size of the model, height and width or one number for both. Pictures are
             resized by their shorter side and cropped in the centre, unless ``squash``.
         mean: mean to subtract, per channel on the pixel scale 0..1, instead of the model's own.
@@ -282,34 +282,34 @@ def score(
             model says.
         squash: resize to ``size`` without keeping the aspect ratio, so that nothing is cut off.
         white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures and 1 in
-            floats. In Python these seven are also applied to tensors of your own dataset, which
-            otherwise are used as they are, unless they are 8-bit.
+            floats. In Python these seven options are also applied to tensors of your own dataset;
+            without them such tensors are used as they are, unless they are 8-bit.
         model_classes: names of the model's outputs, in their order, or a text file with one name
             per line; by default what the model itself says.
         class_order: how classes of data and model are matched: ``auto`` by name if both have
-            names, else by position; ``name`` refuses that, ``position`` forces it. Labels become
-            the model's outputs, and the table's metadata says what was done.
-        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
-            may do. Without it such a model is refused.
+            names, else by position; ``name`` never by position, ``position`` always. Labels become
+            the model's outputs, and the table's metadata says how they were matched.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they can do anything that
+            you can do. Without it such a model is refused.
         workers: loader processes; by default chosen for the data and the cores.
         precision: precision of the forward pass; ``auto`` is bfloat16 on a GPU, else float32.
         sample: whether the model was trained on this data; stated in the table.
         out_of_sample: divide stored embeddings into this many folds, and score each
-            example by a head that is fitted to the other folds; no ``class_weights`` are needed.
+            example with a head that is fitted to the other folds; no ``class_weights`` are needed.
             In Python for images see ``folds`` of :func:`hardsight.train`.
-        strict: stop at the first unreadable example, instead of listing it.
-        thumbnails: how many pictures to keep for the report at most; 0 for none.
+        strict: stop at the first unreadable example instead of listing it.
+        thumbnails: largest number of pictures to keep for the report; 0 for none.
         keep_embeddings: keep what enters the model's head in the folder of the run, and look for
             near-duplicates with another label. Takes 2 bytes per number, and time that grows with
-            the square of the examples; of stored embeddings nothing is copied.
+            the square of the number of examples; stored embeddings are not copied.
         shard_rows: examples per shard; a run that is killed loses at most one shard.
         seed: seed of the folds, and of a model whose weights are drawn at random.
-        engine: what does the work: ``local`` is this process; ``ray`` spreads the shards over a
-            Ray cluster, whose nodes share a disk, and gives the same table.
-        ray_address: address of the running cluster, such as ``auto`` or HOST:6379; by default
-            RAY_ADDRESS says it, and if nothing does, Ray is started on this machine.
-        ray_actors: how many processes hold the model, fewest and most; by default as many as the
-            cluster has room for.
+        engine: where shards are made: ``local`` is this process; ``ray`` spreads them over a Ray
+            cluster whose nodes share a disk, and gives the same table.
+        ray_address: address of the running cluster, such as ``auto`` or HOST:6379; by default that
+            of the variable RAY_ADDRESS; if that is not set, Ray is started on this machine.
+        ray_actors: number of processes that hold the model, fewest and most; by default as many as
+            the cluster has room for.
         ray_cpus: cores for each of them; 1 by default, with a GPU its share of the cores.
         ray_gpus: GPUs for each of them, such as 0.5 to let two share one; 1 by default if the
             scores are computed on GPUs.
@@ -328,12 +328,12 @@ def score(
         >>> len(table), table.scores[:2]
         (449, ['avh', 'target_angle'])
     """
-    asked = dict(locals())  # the keywords as they came, for workers elsewhere
+    asked = dict(locals())  # first, before there are other locals: all keywords, for Ray's workers
     _check_engine(asked)
     with ExitStack() as stack:
         folder = None
         if out is not None:
-            # before anything is loaded: a run that is there, or locked, is found at once
+            # before anything is loaded, so that an existing or locked run is refused at once
             claim = RunFolder(out).claimed(SCORE, reads=(data,), resume=resume, overwrite=overwrite)
             folder = stack.enter_context(claim)
         cluster = None
@@ -351,18 +351,19 @@ def score(
                 may_change_when_finished=_MAY_CHANGE_WHEN_FINISHED,
                 defaults={"keep_embeddings": False},  # of runs by versions that could not keep them
             )
-            is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
+            # a model that draws at random gives other outputs every time, so it cannot be compared
+            is_drawn = about["model"].get("rows_depend_on") == "draw"
             if (folder.is_done or folder.goes_on) and not is_drawn:
                 check_same_outputs(folder, scorer)
             if folder.is_done:
                 if isinstance(source, ExampleSource) and source.is_stream:
                     warn(
                         f"only the first examples of the stream {source.spec} were compared with "
-                        f"the finished table in {folder.folder}, which is taken as it is; if the "
-                        "rest may have changed, score it again with --overwrite (overwrite=True)"
+                        f"the finished table in {folder.folder}, which is returned as it is; if "
+                        "later examples may have changed, pass --overwrite (overwrite=True)"
                     )
                 return read_table(folder.folder)
-        # heads are fitted once the folder is ours: what is fitted is kept in it
+        # not before the folder is checked: fitted heads are written to it
         if work.refit is not None:
             about |= work.refit.fit(folder, show=show_progress)
         elsewhere = None if cluster is None else cluster.shards_of(work, folder)
@@ -372,7 +373,7 @@ def score(
 
 @contextmanager
 def score_work(**keywords: Any) -> Iterator[ScoreWork]:
-    """What :func:`score` was asked for, ready to be scored: here, or in a worker of a cluster.
+    """Prepare the work of a call of :func:`score`, in this process or in a worker of a cluster.
 
     Args:
         keywords: of :func:`score`, all of them.
@@ -387,9 +388,9 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
             source = fitted.source
         else:
             source = _opened(asked)
-        if asked.engine == "local":  # else each node would decode what the others do
+        if asked.engine == "local":  # with Ray, each node would decode all pictures for itself
             source = decoded_once(source, workers=asked.workers, show=asked.show_progress)
-        marks = data_marks(source)  # before classes are matched: of the data as it was named
+        marks = data_marks(source)  # before classes are matched, which changes the labels
         if asked.tokenizer is not None and (
             isinstance(source, EmbeddingSource) or source.kind is None or not source.kind.has_words
         ):
@@ -420,7 +421,7 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
             "batch_size": scorer.batch_size,
         }
         per = asked.shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
-        # whole batches per shard, so that a resumed run forms the same batches
+        # whole batches per shard: a resumed run then forms the same batches, which round alike
         per_shard = max(1, round(per / scorer.batch_size))
         yield ScoreWork(
             source, scorer, ready.plan, about, per_shard, asked.workers, groups, ready.refit
@@ -428,7 +429,7 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
 
 
 def _checked(asked: Asked) -> Asked:
-    """The same in one spelling, if each option by itself can be used."""
+    """Check each option by itself, and return them all in one spelling."""
     if isinstance(asked.model, os.PathLike):  # such as the folder of a trained model
         asked = dataclasses.replace(asked, model=os.fspath(asked.model))
     if asked.sample not in SAMPLES:
@@ -446,8 +447,8 @@ def _checked(asked: Asked) -> Asked:
     on_disk = [name for name in ("keep_embeddings", "out_of_sample") if getattr(asked, name)]
     if on_disk and asked.out is not None and isinstance(place_of(asked.out), StorePath):
         raise OptionError(
-            f"{on_disk[0]} keeps arrays that are read in place, so that it needs a folder on a "
-            f"disk, got {os.fspath(asked.out)}; write the run to a disk and copy it"
+            f"{on_disk[0]} keeps arrays that are read in place, so it needs a folder on a disk, "
+            f"got {os.fspath(asked.out)}; write the run to a disk and copy it"
         )
     return asked
 
@@ -475,7 +476,7 @@ def _opened(asked: Asked) -> ExampleSource | EmbeddingSource:
 def _by_model(
     asked: Asked, source: ExampleSource, plan: ScorePlan, place: torch.device, stack: ExitStack
 ) -> Ready:
-    """Examples through a network, which is given back as it was when the stack ends."""
+    """Prepare examples and a network, which gets its old state back when the stack ends."""
     if asked.out_of_sample is not None:
         refuse_folds(asked.out_of_sample)
     usual = source.loading.batch_size or (256 if place.type == "cuda" else 64)
@@ -485,7 +486,7 @@ def _by_model(
         asked.model, source, pixels, device=place, weights=asked.weights,
         preprocessing=asked.preprocessing, class_names=stated_classes(asked.model_classes),
         head=asked.head, output=asked.output, need=plan.need,
-        # of a single row a scaled head cannot be told from other layers
+        # from a single row, a head with a scale cannot be told from other layers
         at_once=min(8, max(2, batch_size)), num_classes=asked.num_classes, seed=asked.seed,
         trust_remote_code=asked.trust_remote_code, batch_size=batch_size,
         reader=read_tokenizer(asked.tokenizer, asked.trust_remote_code),
@@ -499,6 +500,7 @@ def _by_model(
         plan,
         device=place,
         precision=chosen_precision(asked.precision, place),
+        # texts: several batches are read at once and grouped by length
         batch_size=batch_size * batches_at_once(source),
         workers=loader_processes(asked.workers, source),
         strict=asked.strict,
@@ -516,7 +518,7 @@ def _by_model(
 
 
 def _config(asked: Asked, place: torch.device) -> dict[str, Any]:
-    """Settings that the metadata of a table states as they were asked for."""
+    """Settings that the metadata of a table states as the user gave them."""
     return {
         "head": asked.head if isinstance(asked.head, str) else None,
         "output": asked.output,
@@ -534,7 +536,7 @@ def _config(asked: Asked, place: torch.device) -> dict[str, Any]:
 def _data_facts(
     asked: Asked, source: ExampleSource | EmbeddingSource, marks: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """What the metadata says of the data."""
+    """What the metadata says about the data."""
     columns = {name: _plain(getattr(asked, name)) for name in COLUMNS}
     facts = {
         "spec": source.spec,
@@ -552,7 +554,7 @@ def _data_facts(
 
 
 def _plain(value: Any) -> Any:
-    """A setting as metadata keep it: nothing if it is off, or data itself."""
+    """A setting as metadata keep it; ``None`` if it is off, or holds data itself."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value if value is not False and isinstance(value, str | int) else None
@@ -566,11 +568,11 @@ def _check_engine(asked: Mapping[str, Any]) -> None:
     if engine != "ray" and stated:
         raise OptionError(
             f"{', '.join(stated)} cannot be used with engine={engine!r}; add engine='ray' "
-            "(--engine ray), or leave it out"
+            "(--engine ray), or leave them out"
         )
     if engine == "ray" and asked["out_of_sample"] is not None:
         raise OptionError(
-            "out_of_sample fits its heads in this process, so that it cannot be used with "
+            "out_of_sample fits its heads in this process, so it cannot be used with "
             "engine='ray'; leave one of them out"
         )
 

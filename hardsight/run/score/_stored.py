@@ -1,4 +1,4 @@
-"""Stored embeddings at work: through the head they feed, or through heads fitted per fold."""
+"""Prepare stored embeddings for scoring, with the head they feed or with a fitted head per fold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hardsight.run_folder import tensors_digest
 def by_stored_head(
     asked: Asked, source: EmbeddingSource, plan: ScorePlan, place: torch.device
 ) -> Ready:
-    """Stored embeddings through their head, or through heads that are fitted to them."""
+    """Prepare stored embeddings with their own head, or with heads that are fitted to them."""
     refuse_pixel_options(asked)
     refuse(
         "stored embeddings, which need no model; leave it out (their head is class_weights=, "
@@ -49,7 +49,7 @@ def by_stored_head(
 
 
 def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:
-    """The head of stored embeddings, from wherever the user has it."""
+    """The head of stored embeddings: an argument, or stored beside them."""
     head_or_weights = head if isinstance(head, Head) else model
     if isinstance(head_or_weights, Head):
         stored = head_or_weights

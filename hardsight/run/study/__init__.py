@@ -1,4 +1,4 @@
-"""Statistics of finished tables: people, degradation, training dynamics."""
+"""Statistics of finished runs: agreement with people, degradation, training dynamics."""
 
 from hardsight.run.study._degradation import DegradationStudy as DegradationStudy
 from hardsight.run.study._degradation import ScoreByLevel as ScoreByLevel

@@ -1,4 +1,4 @@
-"""Scores against how much a picture was degraded."""
+"""Correlate scores with how much a picture was degraded."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScoreByLevel:
-    """One score at every level of a degradation.
+    """A score at every level of a degradation.
 
     Attributes:
         name: the score.
         higher_is_harder: its direction, if known.
         means: over the pictures, one per level.
         stds: over the pictures, one per level.
-        pooled: Spearman's coefficient of level and score over all pictures and levels, as one
-            would read it off the paper's figures; its rows are not independent, so it carries no
-            interval. NaN if the score is constant.
+        pooled: Spearman's coefficient of level and score over all pictures and levels, as in the
+            paper's figures; its rows are not independent, so it has no interval. NaN if the score
+            is constant.
         within: Spearman's coefficient of level and score among the versions of one picture,
             averaged over pictures, with the normal interval of that mean; ``None`` if no
             picture's score varies.
@@ -47,10 +47,10 @@ class DegradationStudy(ShownAsTables):
 
     Attributes:
         kind: ``noise`` (larger is harder to see) or ``contrast`` (larger is easier).
-        levels: in the given order.
+        levels: in the order they were passed.
         n: pictures, each at every level.
         accuracy: share of right predictions at every level, with Wilson's interval.
-        scores: one entry each.
+        scores: an entry per score.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class DegradationStudy(ShownAsTables):
         return {score.name: score for score in self.scores}[name]
 
     def tables(self) -> list[StudyTable]:
-        """Means per level and the two coefficients, ready to be read."""
+        """Means per level and the two coefficients as a table."""
         columns = ("", "accuracy", *(score.name for score in self.scores))
         rows = [
             (
@@ -102,7 +102,7 @@ def degradation_study(
     kind: str,
     higher_is_harder: Mapping[str, bool] | None = None,
 ) -> DegradationStudy:
-    """Hold scores against the level of a degradation.
+    """Correlate scores with the level of a degradation.
 
     Args:
         levels: L different numbers.
@@ -113,7 +113,7 @@ def degradation_study(
 
     Raises:
         ShapeError: an array has another shape.
-        StatisticError: fewer than 2 levels, or one given twice.
+        StatisticError: fewer than 2 levels, or the same level twice.
 
     Example:
         >>> avh = np.array([[0.1, 0.2], [0.2, 0.3], [0.5, 0.25]])

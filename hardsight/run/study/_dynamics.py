@@ -1,4 +1,4 @@
-"""Norm, angle, confidence and accuracy along training, and the AVH paper's four observations."""
+"""Follow norm, angle, confidence and accuracy along training; test the AVH paper's observations."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Floats = NDArray[np.float64]
 
 MEASURES = ("norm", "avh", "confidence", "loss", "correct")
 SETTLED_SHARE = 0.1
-"""A curve has settled once no more than this share of its change from first to last is left."""
+"""A curve has settled when at most this share of its change from first to last is left."""
 LEARNED_ACCURACY = 0.5
-"""Accuracy from which on a run is asked whether its AVH follows people."""
+"""Accuracy from which a run is tested for whether its AVH follows people."""
 
 
 @dataclass(frozen=True, eq=False)
 class Histories:
-    """What was recorded of some examples in every epoch.
+    """Measures of some examples in every epoch.
 
     Attributes:
         name: of the run, for tables and legends.
@@ -48,18 +48,18 @@ class Histories:
 
     @property
     def epochs(self) -> int:
-        """How many epochs were recorded."""
+        """Number of recorded epochs."""
         return len(self.measures["avh"])
 
 
 def read_histories(run: Path, *, examples: str = "test", name: str | None = None) -> Histories:
-    """The recorded epochs of a training run.
+    """Read the recorded epochs of a training run.
 
     Args:
         run: folder of ``hardsight train``.
         examples: ``train`` (recorded with ``track = true``), ``test`` (``track_test = true``) or
-            another name given to ``track_on``.
-        name: of the run in tables; that of its folder by default.
+            another name from ``track_on``.
+        name: of the run in tables; by default the name of its folder.
 
     Raises:
         MissingDataError: nothing was recorded there.
@@ -114,9 +114,9 @@ class Curves:
 
     Attributes:
         group: which examples, in words.
-        n: how many.
-        means: by measure, one value per epoch.
-        stds: over the examples, in the same order.
+        n: number of examples.
+        means: by measure, a value per epoch.
+        stds: standard deviations over the examples, in the same order.
     """
 
     group: str
@@ -127,15 +127,16 @@ class Curves:
 
 @dataclass(frozen=True)
 class RunDynamics:
-    """One run along its epochs.
+    """A run along its epochs.
 
     Attributes:
         name: of the run.
-        epochs: how many; they count from 1.
-        overall: all examples.
-        groups: by human frequency, or other groups a caller made.
+        epochs: number of epochs; they count from 1.
+        overall: curves of all examples.
+        groups: curves by human frequency, or of other groups that a caller made.
         settled: by measure, the epoch of :func:`settled_epoch`.
-        human: Spearman of AVH, confidence and norm with human frequency in every epoch.
+        human: Spearman's coefficient of AVH, confidence and norm with human frequency in every
+            epoch.
     """
 
     name: str
@@ -148,12 +149,12 @@ class RunDynamics:
 
 @dataclass(frozen=True)
 class Observation:
-    """An observation of the paper, held against these runs.
+    """An observation of the paper, tested on these runs.
 
     Attributes:
         name: ``O1`` to ``O4``.
         says: the observation.
-        seen: what was seen, with numbers.
+        seen: the evidence, with numbers.
         holds: whether it holds; ``None`` if these runs do not decide it.
     """
 
@@ -168,7 +169,7 @@ class DynamicsStudy(ShownAsTables):
     """Runs along their epochs.
 
     Attributes:
-        runs: one entry each.
+        runs: an entry per run.
         observations: O1 to O4.
     """
 
@@ -187,7 +188,7 @@ def run_dynamics(
     groups: Mapping[str, ArrayLike] | None = None,
     bins: Sequence[float] = HUMAN_BINS,
 ) -> RunDynamics:
-    """Curves of one run.
+    """Curves of a run.
 
     Args:
         histories: from :func:`read_histories`.
@@ -206,7 +207,7 @@ def run_dynamics(
         if people.shape != (length,):
             raise ShapeError(f"expected {length} human frequencies, got {list(people.shape)}")
         known = np.isfinite(people)
-        index = np.full(length, -1)  # no bin for those whom nobody was asked about
+        index = np.full(length, -1)  # no bin for examples without human labels
         index[known] = bin_index(people[known], bins)
         made |= {_bin_name(bins, b): index == b for b in range(len(bins) - 1)}
         human = _human(measures, people, known)
@@ -225,12 +226,12 @@ def run_dynamics(
 
 
 def settled_epoch(means: Sequence[float], *, share: float = SETTLED_SHARE) -> int:
-    """The first epoch, counted from 1, from which no more than a share of a change is left.
+    """The first epoch, counted from 1, from which at most a share of a curve's change is left.
 
-    The change is that from the first epoch to the last one, and what is left of it in an epoch is
-    the way from there to the last value. A curve beyond its last value has nothing left: one that
-    falls early and comes back a little has settled when it has fallen. A curve that ends where it
-    began has settled once it stays within the share of its range from there.
+    The change is the difference between the first and the last epoch, and the rest in an epoch is
+    its difference to the last value. A curve beyond its last value has nothing left: if it falls
+    early and rises again a little, it has settled when it has fallen. A curve that ends where it
+    began has settled once it stays within that share of its range.
 
     Example:
         >>> settled_epoch([1.0, 0.4, 0.05, 0.1, 0.0]), settled_epoch([1.0, 2.0, 3.0])
@@ -248,21 +249,21 @@ def settled_epoch(means: Sequence[float], *, share: float = SETTLED_SHARE) -> in
 def observations(
     runs: Sequence[RunDynamics], *, accuracy: float = LEARNED_ACCURACY
 ) -> tuple[Observation, ...]:
-    """The paper's four observations, held against runs.
+    """Test the paper's four observations on runs.
 
     - O1 holds if in every run the mean norm correlates with the epoch (Spearman > 0, p < 0.05),
-      and does not if in some run it falls in the same way.
-    - O2 holds if in every run AVH settles before accuracy or the loss does: when no more than a
-      tenth of its change from the first epoch to the last is left (:func:`settled_epoch`), more
-      than a tenth of theirs still is.
+      and does not hold if in some run the norm falls just as clearly.
+    - O2 holds if in every run AVH settles before accuracy or the loss does: when at most a tenth
+      of its change from the first epoch to the last is left (:func:`settled_epoch`), more than a
+      tenth of theirs still is.
     - O3 holds if AVH correlates negatively with human frequency (the 95 % interval is below 0) in
-      every epoch of every run from the first in which ``accuracy`` is reached. Before, the network
-      has not learned what people are asked.
-    - O4 compares runs: it holds if of any two the more accurate one has the lower mean AVH.
+      every epoch of every run from the first in which ``accuracy`` is reached. Before that, the
+      network has not learned the task that people were given.
+    - O4 compares runs: it holds if in every pair the more accurate run has the lower mean AVH.
 
     Args:
         runs: along their epochs.
-        accuracy: from which on a run is judged by O3.
+        accuracy: from which a run is judged by O3.
 
     Raises:
         OptionError: there is no run.
@@ -367,7 +368,9 @@ def _better_models(runs: Sequence[RunDynamics]) -> Observation:
 
 
 def concordance(points: Sequence[tuple[float, float]]) -> tuple[int, int]:
-    """Of the pairs that differ in the first number, in how many the larger has the smaller second.
+    """Count pairs whose larger first number has the smaller second; returns it with the total.
+
+    Pairs with equal first numbers do not count.
 
     Example:
         >>> concordance([(0.9, 0.05), (0.8, 0.07), (0.7, 0.06)])
@@ -383,7 +386,7 @@ def concordance(points: Sequence[tuple[float, float]]) -> tuple[int, int]:
 
 
 def _joint(verdicts: Sequence[bool | None]) -> bool | None:
-    """True if all are; False if one is; undecided otherwise."""
+    """True if all are true, False if any is false, else undecided."""
     if all(verdicts):
         return True
     return False if any(verdict is False for verdict in verdicts) else None

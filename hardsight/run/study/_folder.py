@@ -1,4 +1,4 @@
-"""The folder of a study: what it is made of, and a finished one read back."""
+"""Write the folder of a study, and read a finished study back."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from hardsight.run.study._tables import (
 from hardsight.run_folder import STUDY as KIND
 from hardsight.run_folder import RunFolder, write_text, writing
 
-# what does not decide the result, and may be another when a finished study is asked for again:
-# files are known by what is in them
+# settings that do not decide the result, so a finished study is returned even if they changed;
+# files are compared by their content, not by their names
 MAY_CHANGE = (
     "table", "human", "pictures", "runs", "data", "data_root", "weights", "workers",
     "show_progress", "versions",
@@ -42,7 +42,7 @@ def claimed_study(
     overwrite: bool,
     reads: tuple[Any, ...] = (),
 ) -> Iterator[RunFolder | None]:
-    """The folder of a study, held for as long as it is made; ``None`` for one in memory."""
+    """The folder of a study, locked while it is made; ``None`` for a study in memory."""
     if out is None:
         yield None
         return
@@ -53,10 +53,10 @@ def claimed_study(
 def describe_study(
     run: RunFolder, kind: str, settings: Mapping[str, Any], fingerprints: Mapping[str, str | None]
 ) -> None:
-    """Say what a study is made of.
+    """Write down what a study is made of, or compare it with the study that is there.
 
     Raises:
-        RunMismatchError: the study that is to be continued is of something else.
+        RunMismatchError: the study in the folder has other settings or inputs.
     """
     run.describe(
         {"study": kind, **settings},
@@ -76,16 +76,16 @@ def write_study(
     settings: Mapping[str, Any],
     figures: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``study.json``: what was found, from what, with which versions.
+    """Write ``study.json``: the result, its inputs and versions.
 
     Args:
         run: of the study.
         kind: of study.
-        study: what was found.
-        tables: the same, ready to be read.
+        study: the result.
+        tables: the result as tables.
         names: of scores and measures that need a heading.
         settings: of the study.
-        figures: numbers that figures are drawn from, beside those of the study.
+        figures: further numbers that figures are drawn from.
 
     Raises:
         OutputError: it cannot be written.
@@ -108,13 +108,13 @@ def write_study(
 
 
 def read_study(run: RunFolder, kind: Any) -> Any:
-    """What a finished study found, as ``kind``: a dataclass, or a list of one."""
+    """Read the result of a finished study as ``kind``: a dataclass, or a list of a dataclass."""
     content = json.loads((run.folder / STUDY).read_bytes())
     return _typed(content["result"], kind)
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """A value of JSON as the type that was written; a number that is null was not finite."""
+    """Convert a JSON value to the type that was written; null stands for a non-finite number."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None:

@@ -1,4 +1,4 @@
-"""Where people and the network disagree: hard for one of them and easy for the other."""
+"""Find examples that are hard for people and easy for the network, or the reverse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HARD_FOR_NETWORK = "easy for people, hard for the network"
 
 @dataclass(frozen=True)
 class Disagreement:
-    """One example on which people and the network disagree.
+    """An example on which people and the network disagree.
 
     Attributes:
         row: of the table, from 0.
@@ -50,7 +50,7 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The examples of one kind of disagreement, the largest first.
+    """The examples of a kind of disagreement, the largest first.
 
     Attributes:
         title: which kind.
@@ -66,11 +66,11 @@ class Gallery:
 def galleries_of(
     values: Floats, frequency: Floats, labels: NDArray[Any], *, by: str, harder: bool, most: int
 ) -> tuple[Gallery, ...]:
-    """Both kinds of disagreement, by the distance between two ranks.
+    """Find both kinds of disagreement, by the distance between two ranks.
 
     Examples are ranked twice, by the share of people who did not choose the label and by a score;
-    ties share their mean rank. What is hard for people and easy for the network has a high rank
-    among people and a low one among the network's.
+    ties share their mean rank. An example that is hard for people and easy for the network has a
+    high first and a low second rank.
 
     Args:
         values: a score, ``[N]``.
@@ -106,7 +106,7 @@ def _shares(hardness: Floats) -> Floats:
 
 
 def named(galleries: Sequence[Gallery], table: ScoreTable) -> tuple[Gallery, ...]:
-    """The same with ids and names of classes, as a table has them."""
+    """The same galleries with ids and class names from a table."""
     ids, predictions = table.column("id"), table.column("prediction")
     labels, classes = table.column("label"), table.classes
 
@@ -126,7 +126,7 @@ def named(galleries: Sequence[Gallery], table: ScoreTable) -> tuple[Gallery, ...
 
 
 def gallery_tables(galleries: Sequence[Gallery]) -> list[StudyTable]:
-    """One table per gallery that holds something."""
+    """A table for each gallery that has examples."""
     return [
         StudyTable(
             gallery.title[0].upper() + gallery.title[1:],
@@ -148,7 +148,7 @@ def gallery_tables(galleries: Sequence[Gallery]) -> list[StudyTable]:
 def pictures_of(
     galleries: Sequence[Gallery], table: ScoreTable, source: ExampleSource | None
 ) -> Mapping[str, list[str | None]]:
-    """Thumbnails of the examples by gallery, as text (base64); ``None`` for one that has none."""
+    """Thumbnails of the examples by gallery, as base64; ``None`` for an example without one."""
     if source is None:
         return {}
     index = table.column("index")
@@ -169,7 +169,7 @@ def _thumbnail(source: ExampleSource, position: int) -> str | None:
 def picture_source(
     pictures: Any, human: str | os.PathLike[str], table: ScoreTable
 ) -> ExampleSource | None:
-    """Where the pictures of a table are: what was named, or the file of people's answers.
+    """The source of a table's pictures: as the user named it, or the file of people's answers.
 
     Raises:
         DataError: the named data is not that of the table.
@@ -186,7 +186,7 @@ def picture_source(
         return None
     try:
         source = open_source(human)
-    except (DataError, MissingDataError):  # counts alone
+    except (DataError, MissingDataError):  # the file has counts but no pictures
         return None
     if isinstance(source, EmbeddingSource) or not _reaches(source, table):
         return None

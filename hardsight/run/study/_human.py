@@ -1,4 +1,4 @@
-"""Scores against people: the AVH paper's four hypotheses, on any columns."""
+"""Compare scores with people: the AVH paper's four hypotheses, for any columns."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ METHODS = ("spearman", "pearson", "kendall")
 
 @dataclass(frozen=True)
 class ScoreAgainstPeople:
-    """One score against human selection frequency.
+    """The correlation of a score with human selection frequency.
 
     Attributes:
         name: the column.
-        higher_is_harder: its direction; a hardness is expected to correlate negatively.
+        higher_is_harder: its direction; a hardness should correlate negatively.
         n: examples with a finite score and a known frequency.
         correlations: by method; empty if the score is constant.
         p_adjusted: of Spearman's coefficient, raised by Holm's method over all scores.
@@ -71,13 +71,13 @@ class ScoreAgainstPeople:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A hypothesis of the paper, and what these data say about it.
+    """A hypothesis of the paper, and its test on these data.
 
     Attributes:
         name: ``H1`` to ``H4``.
         says: the hypothesis.
         rejected: whether its null hypothesis is rejected; ``None`` if it was not tested.
-        outcome: the same in words, with the numbers.
+        outcome: the result in words, with the numbers.
         paper: the paper's outcome.
         p: of the test; for H3 of the dependent one.
         p_adjusted: raised by Holm's method over the hypotheses tested.
@@ -128,7 +128,7 @@ class HumanStudy(ShownAsTables):
         return {score.name: score for score in self.scores}[name]
 
     def tables(self) -> list[StudyTable]:
-        """Correlations, bins, comparison and hypotheses, ready to be read."""
+        """Correlations, bins, comparison and hypotheses as tables."""
         return [
             _correlation_table(self),
             _bin_table(self, "bins", "the paper's bins of human frequency"),
@@ -151,20 +151,21 @@ def human_study(
     alpha: float = 0.05,
     gallery: int = 12,
 ) -> HumanStudy:
-    """Hold every score against the share of people who chose the label.
+    """Correlate every score with the share of people who chose the label.
 
     Args:
-        scores: by name, ``[N]`` each. ``avh``, ``model_confidence`` and ``feature_norm`` serve the
-            hypotheses; the norm is brought to [0, 1] within each class for H4, as in the paper.
+        scores: by name, ``[N]`` each. ``avh``, ``model_confidence`` and ``feature_norm`` are used
+            for the hypotheses; for H4 the norm is scaled to [0, 1] within each class, as in the
+            paper.
         frequency: human selection frequency in [0, 1], NaN if unknown, ``[N]``.
         labels: class of each example, ``[N]``.
         higher_is_harder: direction of each score, if known.
         test: between two correlations: ``"steiger"``, ``"meng"`` or ``"bootstrap"``. The paper's
-            ``"fisher"`` is always given beside it.
+            ``"fisher"`` is always computed as well.
         bins: edges of the bins of frequency; half-open, the last one closed.
-        quantiles: how many quantile bins; fewer appear if many frequencies are equal.
+        quantiles: number of quantile bins; fewer result if many frequencies are equal.
         alpha: level of every decision.
-        gallery: examples that are hard for people and easy for the network, and as many of the
+        gallery: number of examples that are hard for people and easy for the network, and of the
             reverse; needs a score ``avh``.
 
     Raises:
@@ -233,7 +234,7 @@ def human_study(
 
 
 def min_max_in_class(values: ArrayLike, labels: ArrayLike) -> Floats:
-    """Values brought to [0, 1] within each class; NaN if a class has one value only.
+    """Scale values to [0, 1] within each class; NaN if a class has a single value.
 
     Example:
         >>> min_max_in_class([1, 3, 2, 10, 30], [0, 0, 0, 1, 1])
@@ -285,7 +286,7 @@ def _against_people(
     x, y, group = values[rows], people[rows], classes[rows]
     plain = ScoreAgainstPeople(name, direction, len(x), {}, None, (), (), None)
     try:
-        if len(x) and (x == x[0]).all():  # checked here too, where the column has a name
+        if len(x) and (x == x[0]).all():  # checked here already, where the column's name is known
             raise StatisticError(f"{name} is constant: all {len(x):,} values are {x[0]:g}")
         by_method = {method: correlation(x, y, method=method) for method in METHODS}
     except StatisticError as err:
@@ -358,7 +359,7 @@ def _hypotheses(
         elif key == "H3":
             rejected = raised[key] < alpha
             outcome = _compared_in_words(comparisons, rejected, raised[key])
-            # the hypothesis is one-sided: a stronger confidence does not speak for it
+            # the hypothesis is one-sided: a stronger confidence is no evidence for it
             rejected = rejected and comparisons[0].difference > 0
         else:
             rejected = raised[key] < alpha

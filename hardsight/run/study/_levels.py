@@ -1,4 +1,4 @@
-"""The same pictures scored at every level of a degradation."""
+"""Score the same pictures at every level of a degradation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Levels = tuple[
 def facts_of(
     model: Any, source: ExampleSource | EmbeddingSource, *, seed: int, **options: Any
 ) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """What a study is made of: settings as they are meant, and fingerprints of data and model."""
+    """The settings of a study with defaults filled in, and fingerprints of data and model."""
     weights, classes = options.get("weights"), options.get("num_classes")
     name = os.fspath(model) if isinstance(model, os.PathLike) else model
     place = chosen_device(str(options.get("device", "auto")))
@@ -54,7 +54,8 @@ def level_scores(
     if not kinds:
         raise OptionError("expected levels of noise or of contrast, got none")
     for kind, levels in kinds.items():
-        if len(levels) < 2 or len(set(levels)) < len(levels):  # before anything is scored
+        # checked before anything is scored
+        if len(levels) < 2 or len(set(levels)) < len(levels):
             raise OptionError(
                 f"expected at least 2 levels of {kind}, each once, got {list(levels)}"
             )
@@ -64,7 +65,7 @@ def level_scores(
         raise DataError(f"only pictures by position can be degraded, got {source.spec}")
     if limit is not None and limit < len(source):
         source = source.subset(np.linspace(0, len(source) - 1, limit).round().astype(int))
-    # the unchanged pictures are a level of both kinds, and are scored once
+    # unchanged pictures are a level of both kinds, so keep their table and score them once
     known: dict[tuple[float, float], ScoreTable] = {}
 
     def table(noise: float, contrast: float) -> ScoreTable:

@@ -1,4 +1,4 @@
-"""Studies on a user's own data: scores against people, against degradation, along training."""
+"""Studies on a user's own data: agreement with people, degradation, training dynamics."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def study_human(
     gallery: int = 12,
     pictures: Any = None,
 ) -> HumanStudy:
-    """Each score of a table against the share of people who chose the label.
+    """Correlate each score of a table with the share of people who chose the label.
 
     Args:
         table: a score table, its file, or the folder of its run.
-        human: what people chose: a CSV with a column ``id`` or ``index`` and one ``frequency``, or
-            counts ``[N, C]`` in the order of the data, as ``.npy`` or as the column
-            ``human_counts`` of a ``.parquet``.
+        human: file of people's choices: a CSV with a column ``id`` or ``index`` and a column
+            ``frequency``, or counts ``[N, C]`` in the order of the data, as ``.npy`` or as the
+            column ``human_counts`` of a ``.parquet``.
         out: folder for study.json; :func:`hardsight.report.write_study` then adds the page and
             the figures.
         resume: take the finished study in ``out`` as it is, if it is of the same things.
@@ -69,12 +69,12 @@ def study_human(
         test: between the correlations of AVH and of model confidence: ``steiger``, ``meng`` or
             ``bootstrap``. In Python see :func:`human_study`.
         bins: edges of the bins of human frequency.
-        quantiles: quantile bins of human frequency, beside the paper's five.
+        quantiles: number of quantile bins of human frequency, besides the paper's five bins.
         alpha: level of every decision.
-        gallery: examples that are hard for people and easy for the network by AVH, and as many of
-            the reverse; 0 for none.
+        gallery: number of examples that are hard for people and easy for the network by AVH, and
+            of the reverse; 0 for none.
         pictures: the data that was scored, to show these examples: a folder, ``.parquet`` or idx
-            file, or a name. A ``.parquet`` given as ``human`` is taken if it holds the pictures.
+            file, or a name. A ``.parquet`` file passed as ``human`` is used if it has pictures.
 
     Returns:
         coefficients with intervals, bins, the comparison, H1 to H4 in words, and galleries.
@@ -167,7 +167,7 @@ def study_degradation(
         contrast: levels of contrast: 1, 0.6, 0.3, 0.2 and 0.1 by default. In Python empty for
             none.
         scores: names of the scores to study: avh, model_confidence and feature_norm by default.
-        limit: take so many pictures, evenly spaced over the data.
+        limit: number of pictures to take, evenly spaced over the data.
         seed: of the noise; each picture has the same draw at every level.
         split: split of data that has several, such as test.
         data_root: folder above those of named datasets, such as cifar10/.
@@ -180,7 +180,7 @@ def study_degradation(
         one study for noise and one for contrast.
 
     Raises:
-        OptionError: no levels, or one outside ``[0, 1]``.
+        OptionError: no levels, or a level outside ``[0, 1]``.
         DataError: the data holds no pictures.
 
     Reference:
@@ -226,14 +226,14 @@ def study_dynamics(
     resume: bool = False,
     overwrite: bool = False,
 ) -> DynamicsStudy:
-    """Norm, AVH, confidence and accuracy along training, and the AVH paper's observations.
+    """Follow norm, AVH, confidence and accuracy along training; test the AVH paper's observations.
 
     Args:
         runs: folders of ``hardsight train``, of different models to compare them.
         examples: which recorded examples: ``test`` of a recipe with ``track_test = true``,
             ``train`` or ``held-out`` of one with ``track = true``, or a name given to
             ``track_on``.
-        human: what people chose, as in study human; the curves are then split by it.
+        human: file of people's choices, as in study human; the curves are then split by it.
         bins: edges of the bins of human frequency.
         out: folder for study.json. In Python see :func:`study_human`.
         resume: take the finished study in ``out`` as it is, if it is of the same things.
@@ -241,7 +241,7 @@ def study_dynamics(
 
     Raises:
         MissingDataError: a run has nothing recorded.
-        OptionError: no run was given, or one comes twice.
+        OptionError: no run was passed, or a run was passed twice.
         HardsightError: another subclass that says what to do.
 
     Reference:
@@ -281,8 +281,8 @@ def study_dynamics(
 def _tracked_frequency(histories: Histories, human: str | os.PathLike[str]) -> NDArray[np.float64]:
     if histories.examples is None:
         raise TableError(
-            f"the run {histories.name} does not say who its examples are, so what people said "
-            "cannot be joined; study the examples of track_test or track_on"
+            f"the run {histories.name} has no ids of its examples, so people's choices cannot be "
+            "joined; study the examples of track_test or track_on"
         )
     rows = np.searchsorted(histories.examples.column("index"), histories.rows)
     return human_frequency(histories.examples, file=human)[rows]
@@ -300,6 +300,6 @@ def _chosen(table: ScoreTable, scores: Sequence[str] | None) -> list[str]:
 
 
 def study_folder(table: str | os.PathLike[str], kind: str) -> Path:
-    """Where a study of a table is written when no folder is named: beside it."""
+    """The default folder of a study of a table, beside the table."""
     path = Path(table)
     return (path if path.is_dir() else path.parent) / f"study-{kind}"

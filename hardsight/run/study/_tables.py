@@ -1,4 +1,4 @@
-"""Tables of a study: printed on a terminal, written as markdown, stored as JSON."""
+"""Tables of a study, to be printed on a terminal, written as markdown or stored as JSON."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class StudyTable:
-    """One table, ready to be read.
+    """A table for people to read.
 
     Attributes:
         title: what it shows.
         columns: headings.
-        rows: as many cells each.
+        rows: cells as text, as many per row as there are headings.
         note: how to read it.
     """
 
@@ -48,7 +48,7 @@ class ShownAsTables(ABC):
 
     @abstractmethod
     def tables(self) -> list[StudyTable]:
-        """All that there is to read."""
+        """All tables of the result."""
 
     def _repr_html_(self) -> str:
         return "".join(table._repr_html_() for table in self.tables())
@@ -98,7 +98,7 @@ def plain(value: Any) -> Any:
 def histogram(
     x: NDArray[np.float64], y: NDArray[np.float64], *, bins: int = 25
 ) -> dict[str, list[Any]]:
-    """Counts ``[x, y]`` of a two-dimensional histogram; x lies in [0, 1], y has its own range."""
+    """Counts ``[x, y]`` of a two-dimensional histogram, with x in [0, 1] and y in its own range."""
     span = (float(y.min()), float(y.max()))
     edges = np.linspace(0, 1, bins + 1), np.linspace(*span, bins + 1)
     counts, _, _ = np.histogram2d(x, y, bins=edges)
@@ -110,12 +110,12 @@ def histogram(
 
 
 def study_versions() -> dict[str, str]:
-    """Versions of what can change a statistic."""
+    """Versions of the packages that can change a statistic."""
     return versions_of("numpy", "scipy", "pyarrow", "torch")
 
 
 def titles_of(names: Iterable[str]) -> dict[str, str]:
-    """Headings of scores, and of what training records, as the scores themselves state them.
+    """Headings of scores and of recorded measures, as the scores themselves state them.
 
     Example:
         >>> titles_of(["norm", "correct", "a_column"])

@@ -1,4 +1,4 @@
-"""A recipe to a trained model, its checkpoint and its training dynamics."""
+"""Train a model by a recipe, with checkpoints and training dynamics."""
 
 from hardsight.run.train._batches import Draws as Draws
 from hardsight.run.train._batches import EvaluationBatches as EvaluationBatches

@@ -1,4 +1,4 @@
-"""Batches of an epoch: augmented for training, plain for evaluation."""
+"""Make the batches of an epoch: augmented for training, plain for evaluation."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ EpochRows = Callable[[int, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class Draws:
-    """What chance decides about one epoch, the same on every device and for any number of them.
+    """All random draws of one epoch, the same on every device and for any number of devices.
 
     Attributes:
-        order: training rows one after the other, ``[N]``: a permutation, or draws of classes.
-        offsets: corner of each one's crop, ``[N, 2]``, in ``[0, 2 padding]``.
-        flips: those to be mirrored, ``[N]``.
+        order: training rows in the order of the epoch, ``[N]``: a permutation, or draws with
+            replacement.
+        offsets: corner of each crop, ``[N, 2]``, in ``[0, 2 padding]``.
+        flips: whether to mirror each image, ``[N]``.
     """
 
     order: Tensor
@@ -55,15 +56,16 @@ class Draws:
         epoch: int,
         rows: EpochRows | None = None,
     ) -> Draws:
-        """The draws of an epoch; each kind has a generator of its own.
+        """The draws of an epoch.
 
-        ``rows``: which examples are drawn, if not every one once.
+        Order, crop and flip have a generator each, so that switching one off leaves the others as
+        they are. ``rows`` draws the examples; without it each is drawn once.
         """
         draw = [generator(seed, purpose, epoch) for purpose in ("order", "crop", "flip")]
         reach = 2 * how.crop_padding + 1
         offsets = torch.randint(reach, (length, 2), generator=draw[1])
         flips = torch.rand(length, generator=draw[2]) < (0.5 if how.flip else 0.0)
-        if rows is not None:  # a row that comes twice is cropped twice
+        if rows is not None:  # a row that comes twice gets a new crop each time
             return cls(rows(epoch, draw[0]), offsets, flips)
         order = torch.randperm(length, generator=draw[0])
         return cls(order, offsets[order], flips[order])
@@ -74,14 +76,16 @@ class Draws:
 
 
 class Ticket(NamedTuple):
-    """What a batch of resident images is made of, on their device; a recorded step makes it itself.
+    """The draws for a batch of resident images, on their device.
+
+    A recorded step reads them and makes the images itself, as part of the recording.
 
     Attributes:
         index: numbers of the examples in the source, ``[B]``.
         rows: places of the images, ``[B]``.
-        labels: class indices, ``[B]``; third, where a tracker reads them in any batch.
-        offsets: corner of each one's crop, ``[B, 2]``.
-        flips: those to be mirrored, ``[B]``.
+        labels: class indices, ``[B]``; in third place, where a tracker reads them in any batch.
+        offsets: corner of each crop, ``[B, 2]``.
+        flips: whether to mirror each image, ``[B]``.
     """
 
     index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -92,25 +96,25 @@ class Ticket(NamedTuple):
 
 
 def class_balanced_rows(labels: Tensor, draw: torch.Generator) -> Tensor:
-    """As many rows as there are labels, each of a random class, then a random one of that class.
+    """Draw as many rows as there are labels, each by a random class and then a random row of it.
 
     Args:
         labels: class indices, ``[N]``; a class without examples is never drawn.
-        draw: decides both.
+        draw: generator of both draws.
     """
     length = len(labels)
     _, position, counts = labels.unique(return_inverse=True, return_counts=True)
     sorted_rows = position.argsort(stable=True)  # class after class
     starts = counts.cumsum(0) - counts
     drawn = torch.randint(len(counts), (length,), generator=draw)
-    # in double precision a class of 2^24 examples and more still reaches its last one
+    # float32 has 24 bits: in a class of more than 2^24 examples it would never draw some of them
     share = torch.rand(length, generator=draw, dtype=torch.float64)
     rows: Tensor = sorted_rows[starts[drawn] + (share * counts[drawn]).long()]
     return rows
 
 
 class Pixels:
-    """Raw images to model inputs, on one device.
+    """Turns raw images into model inputs, on one device.
 
     Args:
         how: normalisation.
@@ -122,7 +126,7 @@ class Pixels:
         self.device = device
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         mean, std = (torch.tensor(v).double().view(-1, 1, 1) for v in (how.mean, how.std))
-        # (x / white - mean) / std as one product and one sum
+        # (x / white - mean) / std = x * scale + shift: one fused operation on the device
         self._scale = (1 / std).float().to(device)
         self._scale_of_bytes = (1 / ((how.white or 255) * std)).float().to(device)
         self._shift = (-mean / std).float().to(device)
@@ -130,7 +134,7 @@ class Pixels:
     def normalised(self, images: Tensor) -> Tensor:
         """Images ``[B, C, H, W]`` on the pixel scale as the model wants them."""
         images = images.to(self.device, non_blocking=True)
-        if images.ndim < 4:
+        if images.ndim < 4:  # not images, so there is no pixel scale to normalise
             return images.float()
         scale = self._scale_of_bytes if images.dtype == torch.uint8 else self._scale
         values = torch.addcmul(self._shift, images.float(), scale)
@@ -145,7 +149,7 @@ def padded(images: Tensor, padding: int) -> Tensor:
 
 
 def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, padding: int) -> Tensor:
-    """Windows of padded images, mirrored if asked, by one gather.
+    """Crop windows out of padded images, and mirror some, in a single gather.
 
     Args:
         frames: from :func:`padded`, ``[N, H + 2p, W + 2p, C]``.
@@ -159,6 +163,7 @@ def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, paddin
     """
     height, width = (side - 2 * padding for side in frames.shape[1:3])
     down = torch.arange(height, device=frames.device) + offsets[:, :1]  # [B, H]
+    # a mirrored window reads its columns from right to left
     right = torch.arange(width, device=frames.device).expand(len(rows), -1)
     right = torch.where(flips[:, None], width - 1 - right, right) + offsets[:, 1:]  # [B, W]
     windows = frames[rows[:, None, None], down[:, :, None], right[:, None, :]]
@@ -166,10 +171,10 @@ def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, paddin
 
 
 class TrainBatches(ABC):
-    """Augmented batches of one epoch after the other; what Lightning iterates over.
+    """Augmented batches for Lightning to iterate over, one epoch after the other.
 
-    Not named as a sampler: what Lightning itself would tell a sampler after a resume is not the
-    epoch. The module tells it.
+    It does not look like a sampler to Lightning, which would call ``set_epoch`` with a wrong number
+    after a resume. The module calls it instead.
 
     Args:
         pixels: normalisation and layout.
@@ -178,11 +183,11 @@ class TrainBatches(ABC):
         batch_size: over all processes.
         seed: of order and augmentation.
         shard: this process's part.
-        rows: which examples an epoch draws, ``[N]``; ``None`` for every one once.
+        rows: draws the examples of an epoch, ``[N]``; ``None`` for each of them once.
 
     Attributes:
-        gives_tickets: batches come as tickets, if images are resident; :meth:`made` makes them.
-        forks: every epoch starts loader processes.
+        gives_tickets: whether batches of resident images come as tickets, for :meth:`made`.
+        forks: whether every epoch starts loader processes.
     """
 
     gives_tickets = False
@@ -205,14 +210,15 @@ class TrainBatches(ABC):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch whose draws the next iteration uses."""
+        """Set the epoch whose draws the next iteration uses."""
         self.epoch = epoch
 
     def __len__(self) -> int:
         return -(-self.length // self.batch_size)
 
     def __iter__(self) -> Iterator[TrainBatch | Ticket]:
-        # a generator: on a resume Lightning makes the iterator before the epoch is known
+        # as a generator: on a resume Lightning makes the iterator before the epoch is known, and
+        # draws must not be made until the first batch is read
         draws = Draws.of_epoch(
             self.length, self.augment, seed=self.seed, epoch=self.epoch, rows=self._rows_of_epoch
         )
@@ -223,12 +229,12 @@ class TrainBatches(ABC):
         """The batches of an epoch with these draws."""
 
     def made(self, batch: TrainBatch | Ticket) -> TrainBatch:
-        """The batch itself, for which an iteration may have given a ticket."""
+        """The batch itself, if an iteration gave a ticket for it."""
         assert not isinstance(batch, Ticket)
         return batch
 
     def share_of(self, step: int) -> Share:
-        """This process's part of a step of an epoch, counted from 0."""
+        """This process's part of step ``step`` of an epoch, counted from 0."""
         left = self.length - step * self.batch_size
         return self.shard.share_of(min(self.batch_size, left))
 
@@ -259,7 +265,7 @@ class ResidentBatches(TrainBatches):
         self._rows: Tensor | None = None
 
     def subset(self, rows: Tensor, *, seed: int) -> ResidentBatches:
-        """Batches of some rows, drawn by another seed; the images are shared."""
+        """Batches of some rows, with draws by another seed; the images are shared."""
         part = copy.copy(self)
         part._rows, part.length = rows.to(self.device), len(rows)
         part.seed, part.epoch = seed, 0
@@ -275,6 +281,7 @@ class ResidentBatches(TrainBatches):
     def plain(self, rows: Tensor) -> TrainBatch:
         """Some rows as they are, without augmentation."""
         rows = rows.to(self.device)
+        # frames are padded, so an offset of the padding gives the image without a shift
         middle = rows.new_full((len(rows), 2), self.augment.crop_padding)
         return self.made(self._ticket(rows, middle, torch.zeros_like(rows, dtype=torch.bool)))
 
@@ -292,7 +299,7 @@ class ResidentBatches(TrainBatches):
 
 
 class StreamedBatches(TrainBatches):
-    """The same batches from loader processes, for images that do not fit on the device.
+    """The same batches, read by loader processes, for images that do not fit on the device.
 
     Args:
         data: the training examples.
@@ -335,10 +342,10 @@ class EvaluationBatches:
         batch_size: per process.
         shard: this process's part of the examples.
         workers: loader processes.
-        whole: the same examples decoded already; ``None`` reads them each time.
+        whole: the same examples, already decoded; ``None`` reads them for every iteration.
 
     Attributes:
-        forks: every iteration starts loader processes.
+        forks: whether every iteration starts loader processes.
     """
 
     def __init__(
@@ -354,7 +361,7 @@ class EvaluationBatches:
         self._data, self._pixels, self._batch_size = data, pixels, batch_size
         self._workers, self._whole = workers, None if whole is None else whole.to(pixels.device)
         self.forks = whole is None and workers > 0
-        # unlike in training nobody is left out: a process may take one example more than others
+        # no example may be left out or counted twice here, so one process may have one more
         self._rows = torch.arange(shard.rank, len(data), shard.count)
 
     def __len__(self) -> int:
@@ -387,7 +394,7 @@ def evaluation_batches(
     resident: bool,
     show: bool | None,
 ) -> EvaluationBatches:
-    """Batches of examples that a model is judged by; at least 256, as no gradient is kept."""
+    """Batches to evaluate a model on, of at least 256 examples, since no gradients are kept."""
     whole = decoded_whole(data, workers=workers, show=show) if resident else None
     size = max(256, config.batch_size)
     return EvaluationBatches(
@@ -407,7 +414,7 @@ def batches_of(
 ) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
     """Training and validation batches, resident on the device if they fit.
 
-    ``rows``: which examples an epoch draws, if not every one once; see :func:`epoch_rows`.
+    ``rows`` draws the examples of an epoch, see :func:`epoch_rows`; ``None`` draws each once.
     """
     layout = chosen_layout(config.channels_last, device)
     pixels = Pixels(sources.train.how, channels_last=layout, device=device)

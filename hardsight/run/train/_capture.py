@@ -1,4 +1,4 @@
-"""A training step recorded once as a CUDA graph and replayed: one launch instead of hundreds."""
+"""Record a training step as a CUDA graph and replay it: one launch instead of hundreds."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from hardsight._checks import warn
 from hardsight.run.train._batches import Ticket
 from hardsight.run.train._images import TrainBatch
 
-_WARM_UPS = 3  # libraries choose and allocate in the first passes, which must not be recorded
+_WARM_UPS = 3  # in the first passes libraries pick algorithms and allocate, which a graph must not
 
 
 class Passed(NamedTuple):
-    """What a step leaves behind; gradients are with the parameters.
+    """The results of a step; gradients are with the parameters.
 
     Attributes:
         embeddings: ``[B, D]``, if a head is known.
         logits: ``[B, C]``.
         loss: of the batch.
-        finite: whether all logits of a row are, ``[B]``.
-        class_weights: of the pass, if the step has moved those of the head since.
+        finite: whether all logits of a row are finite, ``[B]``.
+        class_weights: as they were in the pass, if the step has changed the head's since.
     """
 
     embeddings: Tensor | None
@@ -40,7 +40,7 @@ class Passed(NamedTuple):
 
 
 class StepNumbers:
-    """Numbers that change from step to step, where a recorded step reads them: on the device.
+    """Numbers that change from step to step, kept on the device, where a recorded step reads them.
 
     Args:
         count: how many.
@@ -52,27 +52,28 @@ class StepNumbers:
         self._known: list[float] = []
 
     def set(self, values: Sequence[float]) -> None:
-        """Let the next replay use other numbers; nothing is copied if they are the same."""
+        """Set the numbers for the next replay; nothing is copied if they are the same."""
         if self._known != list(values):
             self._known = list(values)
             self.values.copy_(torch.tensor(self._known), non_blocking=True)
 
 
 class RecordedStep:
-    """A step over a full batch, replayed: the passes, and the optimizer's step if it can be.
+    """Replays the step over a full batch: both passes, and the optimizer's step if possible.
 
-    A first step is trained as always, so that the optimizer has its state. Learning rates and
-    weights of losses are read on the device. Other numbers that change, such as options of a loss
-    that decay, are part of the recording, so the step is recorded again once they stay the same for
-    two steps, and until then it is not replayed. A model that cannot be recorded is trained
-    without, and a warning says so.
+    The first step is not recorded, so that the optimizer has its state. Learning rates and weights
+    of losses are read on the device. Other numbers that change, such as loss options that decay,
+    are part of the recording. When they change, steps are not replayed until they have been the
+    same for two steps; then the step is recorded again. A model that cannot be recorded is trained
+    step by step, with a warning.
 
     Args:
         run: forward pass and loss of a batch.
         model: whose parameters get the gradients.
-        size: examples of a full batch; the rest of an epoch is smaller and not replayed.
-        adds_to: tensors beside the model's own that a pass changes; to record is not to count.
-        update: the optimizer's step; ``None`` if it is taken after the replay, as always.
+        size: examples of a full batch; the last batch of an epoch may be smaller and is not
+            replayed.
+        adds_to: tensors beside the model's own that a pass changes; recording puts them back.
+        update: the optimizer's step; ``None`` if it is taken outside, after the replay.
     """
 
     def __init__(
@@ -92,15 +93,15 @@ class RecordedStep:
 
     @property
     def owns_gradients(self) -> bool:
-        """Whether gradients lie where a recording writes them, and must stay there."""
+        """Whether gradients are in memory that a recording writes to, and must stay there."""
         return self._recording is not None
 
     def passed(self, batch: TrainBatch | Ticket, key: Hashable) -> Passed | None:
-        """The step over a batch, done, or ``None`` if it is not replayed.
+        """Do the step over a batch by a replay; ``None`` if it cannot be replayed.
 
         Args:
             batch: on the device.
-            key: the numbers that are part of a recording, at this step.
+            key: the numbers of this step that are part of a recording.
         """
         before, self._last = self._last, key
         if self._has_failed or len(batch.labels) != self._size:
@@ -113,11 +114,11 @@ class RecordedStep:
         for into, tensor in zip(own, batch, strict=True):
             into.copy_(tensor)
         graph.replay()
-        # the next replay overwrites what is looked at many steps later
+        # copies: the guard looks at them many steps later, and the next replay overwrites them
         return made._replace(loss=made.loss.clone(), finite=made.finite.clone())
 
     def give_up(self, reason: str) -> None:
-        """Free the recording's memory; the rest of the run is trained step by step."""
+        """Free the recording's memory and train the rest of the run step by step."""
         self._recording, self._has_failed = None, True
         self._model.zero_grad(set_to_none=True)
         gc.collect()
@@ -129,13 +130,13 @@ class RecordedStep:
 
     def _record(self, batch: TrainBatch | Ticket, key: Hashable) -> bool:
         self._recording = None
-        gc.collect()  # what is left of earlier passes keeps nodes of another stream alive
+        gc.collect()  # leftovers of earlier passes keep autograd nodes of another stream alive
         own = type(batch)(*(tensor.clone() for tensor in batch))
         try:
             passed, graph = recorded(
                 lambda: self._passes(own), self._model, self._changed, self._update
             )
-        except RuntimeError as err:  # CUDA's, torch's for memory, and HostStateError
+        except RuntimeError as err:  # from CUDA, from torch for memory, or a HostStateError
             self.give_up(str(err).splitlines()[0])
             return False
         self._recording = (key, own, passed, graph)
@@ -150,7 +151,7 @@ class RecordedStep:
 
 
 class HostStateError(RuntimeError):
-    """A pass changed something that lives on the host, which no replay would change."""
+    """A pass changed something on the host, which a replay would not change."""
 
 
 def recorded(
@@ -159,21 +160,21 @@ def recorded(
     changed: Sequence[Tensor],
     update: Callable[[], None] | None,
 ) -> tuple[Passed, Any]:
-    """A step as a graph, and the tensors that its replays write to.
+    """Record a step as a graph; returns it with the tensors that its replays write to.
 
-    Warming up draws at random and changes tensors such as the statistics of batch norm; both are
-    put back. The optimizer is not warmed up: it would move the weights.
+    Warming up draws random numbers and changes tensors such as the statistics of batch norm; both
+    are put back. The optimizer is not warmed up, since it would change the weights.
 
     Args:
-        passes: forward and backward pass of a batch that stays where it is.
-        model: whose gradients are made.
+        passes: forward and backward pass of a batch that keeps its place in memory.
+        model: whose gradients are computed.
         changed: tensors that the passes change.
         update: the optimizer's step, or ``None``.
 
     Raises:
         HostStateError: the model draws numbers or counts on the host, for instance to skip layers
-            at random; every replay would do what the recorded pass did.
-        RuntimeError: CUDA cannot record what the model does.
+            at random; every replay would repeat the recorded draw.
+        RuntimeError: CUDA cannot record an operation of the model.
     """
     kept = [tensor.clone() for tensor in changed]
     here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
@@ -191,7 +192,7 @@ def recorded(
         before.put_back()
         for tensor, value in zip(changed, kept, strict=True):
             tensor.copy_(value)
-    # gradients that are made while recording are where every replay writes them
+    # gradients allocated during the recording are those that every replay writes to
     model.zero_grad(set_to_none=True)
     if problem:
         raise HostStateError(problem)
@@ -204,10 +205,10 @@ def recorded(
 
 
 class HostState:
-    """What a forward pass may change on the host: random states, and what modules hold.
+    """A snapshot of what a forward pass may change on the host: random states and attributes.
 
-    A tensor that takes the place of another, as in ``self.mean = 0.9 * self.mean + ...``, is such
-    a change: every replay would read the first one. To write into a tensor is none.
+    A tensor that replaces another, as in ``self.mean = 0.9 * self.mean + ...``, is such a change:
+    every replay would read the first tensor. Writing into a tensor is not.
 
     Args:
         model: as it is now.
@@ -239,12 +240,12 @@ class HostState:
             self._tensors = [
                 (value, value.clone())
                 for values, value in self._values.values()
-                # not activations, nor what a validation pass has left
+                # neither activations nor leftovers of a validation pass
                 if isinstance(value, Tensor) and value.grad_fn is None and not value.is_inference()
             ]
 
     def changed(self) -> str:
-        """What is not as it was, in words; empty if nothing."""
+        """What has changed since the snapshot, in words; empty if nothing has."""
         now = HostState(self._model)
         if (
             now._python != self._python
@@ -257,7 +258,7 @@ class HostState:
         return f"its forward pass changes {', '.join(moved[:3])}" if moved else ""
 
     def put_back(self) -> None:
-        """Make it as it was."""
+        """Restore the snapshot."""
         random.setstate(self._python)
         torch.set_rng_state(self._torch)
         np.random.set_state(self._numpy)  # noqa: NPY002
@@ -276,14 +277,14 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 
 
 def _held(model: nn.Module) -> Iterator[tuple[nn.Module, str, dict[str, Any]]]:
-    """Where a model holds values of its own and buffers: module, name, and the dict it is in."""
+    """Every attribute and buffer of a model: its module, its name, and the dict that holds it."""
     for module in model.modules():
         yield from ((module, key, module._buffers) for key in module._buffers)
         yield from ((module, key, vars(module)) for key in vars(module).keys() - _OF_EVERY_MODULE)
 
 
 def _mark(value: Any) -> Hashable:
-    """What differs if a value was replaced. Of activations nothing: no later step may read them."""
+    """A mark that changes when a value is replaced; constant for activations, never read again."""
     if isinstance(value, Tensor):
         return (id(value),) if value.grad_fn is None else ()
     if isinstance(value, dict):
@@ -294,7 +295,7 @@ def _mark(value: Any) -> Hashable:
 
 
 def _uncached(device: str) -> AbstractContextManager[Any]:
-    """The autocast of now, without its cache: a replay must cast the weights of its own step."""
+    """The current autocast without its cache, since a replay must cast the weights of its step."""
     if not torch.is_autocast_enabled(device):
         return nullcontext()
     return torch.autocast(device, dtype=torch.get_autocast_dtype(device), cache_enabled=False)

@@ -29,14 +29,14 @@ class ModelConfig:
     Attributes:
         name: as ``hardsight.models.load_model`` takes it: ``resnet18``, ``net.py:make``, ...
         weights: file to start from.
-        options: given to the model's factory.
+        options: keywords for the model's factory.
         classes: names of the model's outputs, in their order, or a text file with one name per
             line; by default what the model itself says.
         class_order: how classes of data and model are matched: ``auto`` numbers the data's as the
             model does if it knows all of them by name, and otherwise teaches it the data's;
             ``name`` refuses to teach, ``position`` does not look at names.
-        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
-            may do. Without it such a model is refused.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they can do anything that
+            you can do. Without it such a model is refused.
     """
 
     SHORTHAND: ClassVar[str] = "name"
@@ -56,11 +56,12 @@ class DataConfig:
         name: as ``hardsight.data.open_source`` takes it: ``cifar10``, ``photos/``, ...
         split: to train on.
         root: folder above those of named datasets, such as cifar10/.
-        rows: file of ``hardsight select``: the examples of the training split to train on, and to
-            hold out of; also a .parquet or .csv file with a column ``index``, or an .npy file.
+        rows: file of ``hardsight select`` with the examples of the training split to use, for
+            training and for the held-out share; also a .parquet or .csv file with a column
+            ``index``, or an .npy file.
         validation: share of the training split that is held out to select the model; 0 for none.
-        validation_split: a split of its own for that, instead of a share.
-        test_split: evaluated once, after the model was selected.
+        validation_split: another split to select the model on, instead of a share.
+        test_split: split to evaluate the selected model on, once.
         text_column: column that holds the texts of a file, if it is not called text.
         label_column: column that holds the labels, if it is not called label.
         image_column: column that holds the paths of pictures, if it is not called path, or if
@@ -69,22 +70,23 @@ class DataConfig:
         max_tokens: most tokens per text that the model sees; by default as many as it takes.
         classes: names of the classes, position = label.
         patch: decisions about the labels of the training split, from ``hardsight patch export``:
-            the model learns the labels that they give it. Several are laid over it in their order.
-        size: height and width that pictures are brought to, or one number for both; needed if they
-            differ. They are resized by their shorter side and cropped in the centre, unless
-            ``squash``.
+            the model learns the labels they decide on. Several patches are applied in the order
+            they are listed.
+        size: height and width that pictures are resized to, or one number for both; needed if
+            their sizes differ. They are resized by their shorter side and cropped in the centre,
+            unless ``squash``.
         channels: make all pictures grey (1) or RGB (3); by default they stay as they are, however
             many values ``mean`` has.
         mean: mean to subtract, one value or one per channel, on the pixel scale 0..1; by
-            default what a trained model states, or else that of the training pictures.
+            default as a trained model states it, or else measured on the training pictures.
         std: deviation to divide by, one value or one per channel; by default as for ``mean``.
         crop: share of the resized picture that the centre crop keeps, in (0, 1]; 1 by default.
         squash: resize to ``size`` without keeping the aspect ratio, so that nothing is cut off.
         white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures and 1 in
             floats.
-        imbalance: how many times more examples of the first class than of the last one are
-            trained on, falling exponentially in between; 1 leaves the data as it is. The
-            validation part is held out before and keeps the shares of the data.
+        imbalance: how many times as many examples of the first class as of the last class to
+            train on, falling exponentially in between; 1 leaves the data as it is. The validation
+            share is held out before, with the class shares of the data.
     """
 
     SHORTHAND: ClassVar[str] = "name"
@@ -118,11 +120,11 @@ class LossConfig:
 
     Attributes:
         name: ``cross_entropy`` or a name of ``hardsight.registry.LOSSES``.
-        weight: factor, the largest one if it is ramped.
+        weight: factor of the loss; with a ramp, its largest value.
         ramp: ``none``, ``gaussian`` (exp(-5 (1 - t / T)^2), AMC-Loss) or ``linear``.
         ramp_epochs: T, epochs until the weight is reached.
-        start_epoch: the loss plays no part before this epoch; the ramp starts there. From 0.
-        end_epoch: nor from this epoch on; ``None`` for never.
+        start_epoch: first epoch, counted from 0, in which the loss counts; its ramp starts there.
+        end_epoch: epoch from which on the loss no longer counts; ``None`` for never.
         class_balance: beta in [0, 1]: weighs classes by the inverse of their effective number of
             training examples, (1 - beta) / (1 - beta^n), scaled to a mean of 1 over classes. 1 is
             the inverse of n. With ``start_epoch`` it is deferred re-weighting.
@@ -130,7 +132,7 @@ class LossConfig:
             ``None`` for all. For losses with one value per example.
         options: keywords of the loss, such as ``margin_rad``.
         decays: factors in (0, 1) by which options shrink with every step, such as
-            ``{blend = 0.99}``; one that is down to a billionth of its start counts as 0.
+            ``{blend = 0.99}``; below a billionth of its start an option counts as 0.
     """
 
     SHORTHAND: ClassVar[str] = "name"
@@ -167,15 +169,16 @@ class SamplingConfig:
     Attributes:
         name: ``shuffled``: every example once per epoch; ``class_balanced``: as many draws, each of
             a random class first and then of one of its examples, with replacement.
-        order: as many draws by hardness: ``easy_first`` (a curriculum), ``hard_first``,
-            ``self_paced`` (easy first, by what the tracker saw in the last epoch) or ``weighted``;
+        order: draw as many examples by hardness: ``easy_first`` (a curriculum), ``hard_first``,
+            ``self_paced`` (easy first, by the tracker's values of the last epoch) or ``weighted``;
             see :class:`hardsight.tracking.HardnessSampler`.
         by: score or summary of ``table``; for ``self_paced`` a measure of the tracker, such as
             ``avh``, ``loss`` or ``el2n``.
-        table: run or table that has the hardness of the training examples.
+        table: run or table with the hardness of the training examples.
         start: share of the examples in the first epoch, in (0, 1].
         full_epoch: epoch, counted from 0, from which on all examples are drawn.
-        power: of ``weighted``: chances are rank to this power; below 0 easy ones come more often.
+        power: for ``weighted``: chances are rank to this power; below 0, easy examples are drawn
+            more often.
     """
 
     SHORTHAND: ClassVar[str] = "name"
@@ -222,8 +225,8 @@ class ScheduleConfig:
     Attributes:
         name: ``constant``, ``step``, ``cosine``, ``one_cycle`` or ``gaussian_ramps`` (AMC-Loss).
         step_epochs: of ``step``: epochs between drops; the AVH paper's 30.
-        drop_epochs: of ``step``, instead of ``step_epochs``: the epochs, counted from 1, from which
-            on the rate has dropped once more; 51 and 65 of 100 in Encouraging Loss on MNIST.
+        drop_epochs: of ``step``, instead of ``step_epochs``: the epochs, counted from 1, at whose
+            start the rate drops; 51 and 65 of 100 in Encouraging Loss on MNIST.
         gamma: of ``step``: factor of a drop.
         warmup_epochs: of ``constant``, ``step`` and ``cosine``: linear rise at the start; of
             ``one_cycle``: the rise, 0.3 of all epochs by default; of ``gaussian_ramps``: the
@@ -246,7 +249,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """Table ``[augment]``: what training images go through; validation images never do.
+    """Table ``[augment]``: random changes of training images, never of validation images.
 
     Attributes:
         crop_padding: pixels of black added on each side before a random crop; 4 for CIFAR.
@@ -259,7 +262,7 @@ class AugmentConfig:
 
 @dataclass(frozen=True)
 class AdversarialConfig:
-    """Table ``[adversarial]``: training images that are changed to mislead the model first.
+    """Table ``[adversarial]``: an attack that changes training images to mislead the model.
 
     Attributes:
         epsilon: largest change, in pixels on the scale [0, 1].
@@ -267,7 +270,7 @@ class AdversarialConfig:
         norm: of ``pgd``: ``linf`` or ``l2``.
         steps: of ``pgd``.
         step_size: of ``pgd``; 2.5 epsilon / steps by default.
-        share: of every batch that is changed; 1 for all, 0.5 for as many clean as changed.
+        share: share of every batch that is changed; 1 for all, 0.5 for half of it.
     """
 
     SHORTHAND: ClassVar[str] = "epsilon"
@@ -295,38 +298,38 @@ class TrainConfig(FromFile):
         schedule: of the learning rate.
         augment: of training images.
         sampling: which examples an epoch draws; see :class:`SamplingConfig`.
-        adversarial: train on images changed by an attack on the model of the moment.
-        freeze_body: train the classifier head alone; all else stays as it is, batch norm included.
+        adversarial: train on images that are changed by an attack on the current model.
+        freeze_body: train only the classifier head; all else stays as it is, including batch norm.
         reset_head: give the head new random weights first, if ``model.weights`` brought some.
-        select: which epoch's weights are kept: the best validation ``accuracy`` or ``loss``, or
-            the ``last``. The test split never decides.
+        select: which epoch's weights to keep: those with the best validation ``accuracy`` or
+            ``loss``, or the ``last``. The test split never decides.
         gradient_clip: largest norm of the gradient.
-        head: name of the classifier layer, if a loss needs it and it is not found by itself.
-        output: the model's output that holds the logits, by key, attribute or position, if the
-            classes of the data do not tell it.
+        head: name of the classifier layer, if a loss needs it and it is not found automatically.
+        output: the model's output that holds the logits, by key, attribute or position, if it
+            cannot be told by the number of classes.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        devices: how many of them; under torchrun and srun as many as they start.
-        num_nodes: machines, each with as many devices; under torchrun and srun as many as they use.
-        strategy: ``auto`` or ``ddp``, run by Lightning; of several devices ``auto`` is ``ddp``.
+        devices: number of devices per machine; under torchrun and srun as many as they start.
+        num_nodes: number of machines; under torchrun and srun as many as they use.
+        strategy: ``auto`` or ``ddp``, run by Lightning; with several devices ``auto`` is ``ddp``.
         precision: ``auto`` (bfloat16 on a GPU that has it), ``float32``, ``bfloat16``,
             ``float16``; the last two are mixed precision.
         channels_last: memory layout of images; on a GPU by default.
         compile: run the model through ``torch.compile``.
-        capture: record the step of a full batch once, from the crop to the optimizer, and replay
-            it; by default on a single CUDA device. A model that cannot be recorded is trained step
-            by step, and a warning says why.
-        deterministic: only algorithms that give the same result each time, also on a GPU.
-        autotune: let cuDNN try its algorithms on every new shape of a batch. It costs
-            time at the start and for every new shape, so it is for long runs.
+        capture: record the step of a full batch once as a CUDA graph, from the crop to the
+            optimizer, and replay it; by default on a single CUDA device. A model that cannot be
+            recorded is trained step by step, and a warning says why.
+        deterministic: use only algorithms that give the same result each time, also on a GPU.
+        autotune: let cuDNN try its algorithms on every new batch shape. That takes time at the
+            start and for every new shape, so it is for long runs.
         resident: keep the decoded training images on the device; by default if they fit.
         workers: loader processes, if the images are not resident.
         folds: train this many models, each on all but one part of the training split, and write
             one table in which every example is scored by the model that did not see it.
-        track: record every training example's hardness in every epoch, that of the held-out ones
-            from the validation passes; see :class:`hardsight.tracking.HardnessTracker`.
-        thumbnails: how many pictures to keep for the report of a tracked run at most; 0 for none.
-        track_test: record the same of the test split, by a pass over it after every epoch; for
-            `hardsight study dynamics`. It decides nothing.
+        track: record every training example's hardness in every epoch, for held-out examples in
+            the validation passes; see :class:`hardsight.tracking.HardnessTracker`.
+        thumbnails: largest number of pictures to keep for the report of a tracked run; 0 for none.
+        track_test: record the same for the test split, by a pass over it after every epoch; for
+            `hardsight study dynamics`. It does not influence training.
         resume: continue the unfinished run in ``out``, with the same settings.
         overwrite: replace the training run in ``out``, finished or not; other files there stay.
     """

@@ -1,4 +1,4 @@
-"""From a recipe's table to what is trained on: splits, normalisation, and keys that do not fit."""
+"""Open the data of a recipe: splits, normalisation, and checks of keys that do not fit it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from hardsight.run.loop import ClassOrder, decoded_once, generator, seed_of
 from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._images import Decoded, statistics
 
-_STATISTICS_ROWS = 5000
+_STATISTICS_ROWS = 5000  # images that mean and deviation are measured on, at most
 
 
 def is_first_process() -> bool:
-    """Whether this process writes and prints, of several that train together."""
+    """Whether this process is the one that writes and prints, if several train together."""
     from lightning.pytorch.utilities import rank_zero_only
 
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
@@ -52,11 +52,11 @@ class Sources:
         test: evaluated once at the end; ``None`` if the recipe names none.
         classes: names, position = label.
         fingerprint: of the training split.
-        chosen: fingerprint of the rows chosen of it, if not all of them were.
+        chosen: fingerprint of the chosen rows, if only some rows of the split are used.
         order: which label of the data is which output of the model, once that is known.
-        holds_out: whether ``validation`` is a share of the data that ``train`` is the rest of.
-        shared: how many examples of the other splits are among those of ``train``, by name of the
-            split; ``None`` if it was not looked for.
+        holds_out: whether ``validation`` is a share held out of the data, and ``train`` the rest.
+        shared: how many examples of each other split are also in ``train``, by name of the split;
+            ``None`` if that was not checked.
     """
 
     train: Decoded
@@ -97,12 +97,12 @@ class Sources:
 
 @dataclass(frozen=True)
 class PartOfData:
-    """Some examples of the training split, to train one of several models on.
+    """The part of the training split that one of several models is trained on.
 
     Attributes:
         source: the whole split, opened.
         rows: positions in it, ascending, ``[N]``.
-        what: it is, in words, such as ``all but fold 2 of 5``.
+        what: the part in words, such as ``all but fold 2 of 5``.
     """
 
     source: ExampleSource
@@ -110,7 +110,7 @@ class PartOfData:
     what: str
 
     def digest(self) -> str:
-        """Tells two parts of the same data apart."""
+        """A digest of the rows, which differs between two parts of the same data."""
         return hashlib.sha256(np.ascontiguousarray(self.rows).tobytes()).hexdigest()
 
 
@@ -131,10 +131,10 @@ def opened_sources(
         data: what to open; the recipe's name, or a user's object.
         seed: of the validation part.
         validation: examples to validate on, instead of a part or a split of ``data``.
-        read: what is done to a source first, such as making tokens of its texts.
+        read: applied to every source first, for example to turn texts into tokens.
         rows: numbers of the examples to train on, instead of the file that ``config`` names.
-        part: the only examples of the training split that the run may look at; ``rows`` were
-            picked before.
+        part: the only examples of the training split that the run may use; ``rows`` have been
+            applied to it already.
 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
@@ -149,6 +149,7 @@ def opened_sources(
     share = 0.0 if config.validation_split else config.validation
     among = None if part is None else part.rows
     learned, held_out = split_rows(train, share, seed=seed, among=among)
+    # after the split, so that the held-out share keeps the class shares of the data
     if config.imbalance > 1:
         learned = _long_tailed(train, learned, config.imbalance, seed=seed)
     others = {
@@ -161,6 +162,7 @@ def opened_sources(
     if validation is not None:
         others["validation"] = read(_other_split(validation, config, None, train))
     first = Decoded(train, how, learned)
+    # measured on the training images alone, and applied to all splits
     measured = _measured(first, config, how)
     other, held = others["validation"], None
     if other is not None:
@@ -186,7 +188,7 @@ def opened_sources(
 
 
 def warn_of_shared(sources: Sources) -> None:
-    """Warn of examples that judge the model and that it learns from."""
+    """Warn of examples that the model learns from and is also judged by."""
     for name, overlap in sources.shared.items():
         said = overlap and overlap.warning(f"{name} examples", "the training data")
         if said:
@@ -197,10 +199,10 @@ def warn_of_shared(sources: Sources) -> None:
 
 
 def normalised_for(loaded: LoadedModel, sources: Sources, config: DataConfig) -> Sources:
-    """The data as a model wants it that states its own mean and deviation, such as a trained one.
+    """The data normalised as the model states, for example if it was trained before.
 
-    What the recipe states goes first; size and channels stay those of the images or the recipe,
-    and a warning says so if the model has learned from others.
+    The recipe's own values take precedence. Size and channels stay those of the images or the
+    recipe, with a warning if the model was trained on others.
 
     Raises:
         OptionError: the model states values for other channels than the images have.
@@ -224,15 +226,15 @@ def normalised_for(loaded: LoadedModel, sources: Sources, config: DataConfig) ->
 
 
 def _warn_of_other_pictures(model: str, known: Preprocessing, how: Preprocessing) -> None:
-    """A model that has learned from pictures of one form may be worse on another."""
+    """Warn if the model was trained on pictures of another size, crop or aspect ratio."""
     others = [key for key in ("crop", "squash") if getattr(known, key) != getattr(how, key)]
     if known.size is None or (known.size == how.size and not others):
         return
     stated = "".join(f", {key} = {getattr(known, key)}" for key in others)
     taken = "pictures of their own sizes" if how.size is None else _pixels(how.size)
     warn(
-        f"{model} states that it takes pictures of {_pixels(known.size)} pixels{stated}, and is "
-        f"trained on {taken}; if it should see what it saw before, set size, crop and squash in "
+        f"{model} states that it takes pictures of {_pixels(known.size)} pixels{stated}, but is "
+        f"trained on {taken}; if it should see pictures as before, set size, crop and squash in "
         "the table of the data"
     )
 
@@ -244,13 +246,13 @@ def _pixels(size: tuple[int, int]) -> str:
 def split_rows(
     source: ExampleSource, share: float, *, seed: int, among: NDArray[np.int64] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Rows to train on and rows held out, the same share of every class.
+    """Split rows into those to train on and those held out, with the same share of every class.
 
     Args:
         source: the data.
         share: to hold out.
         seed: of the draw.
-        among: the rows to share out; all of them by default.
+        among: the rows to split; all of them by default.
 
     Raises:
         DataError: nothing would be left to train on.
@@ -317,10 +319,10 @@ def _examples(
 def _other_split(
     data: Any, config: DataConfig, split: str | None, train: ExampleSource
 ) -> ExampleSource:
-    """A further split, its labels those of the training split.
+    """Another split, with the labels of the training split.
 
-    Folders number their classes by name: a split without one of them is opened again with the
-    names of all.
+    Folders number their classes by name, so a split without one of the classes numbers all classes
+    behind it differently. It is opened again with the names of all classes.
 
     Raises:
         DataError: a class that the training split does not have.
@@ -335,14 +337,14 @@ def _other_split(
     where = other.spec if split is None else f"the split {split!r} of {other.spec}"
     raise DataError(
         f"expected the {len(train.classes)} classes of the training split, got "
-        f"{len(other.classes)} others in {where}: expected "
+        f"{len(other.classes)} different ones in {where}: expected "
         f"({', '.join(train.classes[:8])}), got {', '.join(other.classes[:8])} in this order; pass "
         "data.classes"
     )
 
 
 def _check_apart(key: str, other: ExampleSource, train: ExampleSource, config: DataConfig) -> None:
-    """Raise if a further split holds the examples of the training split.
+    """Raise if another split holds the examples of the training split.
 
     Raises:
         DataError: it is the same data by another name, or the training split is all of the data.
@@ -351,14 +353,14 @@ def _check_apart(key: str, other: ExampleSource, train: ExampleSource, config: D
     if len(other) == len(train) and other.fingerprint() == train.fingerprint():
         raise DataError(
             f"{key} {split!r} holds the examples of the training split of {train.spec}; name "
-            "another one, or leave it out"
+            "another split, or leave it out"
         )
-    if config.split is None:  # by then names are those of one whole
+    if config.split is None:  # ids can only be compared if both sources number the whole data
         known = {train.id_of(index) for index in range(len(train))}
         if all(other.id_of(index) in known for index in range(len(other))):
             raise DataError(
-                f"{train.spec} without a split is all of its examples, those of {key} {split!r} "
-                "too; set data.split, such as 'train'"
+                f"{train.spec} without a split is all of its examples, including those of {key} "
+                f"{split!r}; set data.split, such as 'train'"
             )
 
 
@@ -367,9 +369,10 @@ def _named_labels(source: ExampleSource) -> list[str]:
 
 
 def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preprocessing:
-    """Mean and deviation of the training images, unless the recipe states them.
+    """Complete the preprocessing with mean and deviation of the training images.
 
-    From at most 5,000 evenly spaced images, so that it does not depend on where they are kept.
+    Values that the recipe states are kept. The others are measured on at most 5,000 evenly spaced
+    images, so they do not depend on whether images are resident or streamed.
     """
     normalisation = {"mean": config.mean, "std": config.std}
     stated = {key: value for key, value in normalisation.items() if value is not None}
@@ -387,24 +390,24 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
 
 
 def _channels(data: Decoded) -> int | None:
-    """Of the images as they are decoded; ``None`` if the examples are not images."""
+    """Channels of the decoded images; ``None`` if the examples are not images."""
     image = data.row(0)[1]
     return image.shape[0] if image.ndim == 3 else None
 
 
 def _check_normalisation(how: Preprocessing, channels: int | None, *, whose: str) -> None:
-    """Raise if means would give the images other channels than they have.
+    """Raise unless mean and deviation have one value, or one per channel of the images.
 
     Raises:
-        OptionError: neither one value nor one per channel.
+        OptionError: another number of values, which would change the number of channels.
     """
     for name, values in (("mean", how.mean), ("std", how.std)):
         if channels is not None and len(values) not in (1, channels):
             plural = "channel" if channels == 1 else "channels"
             raise OptionError(
                 f"{name} of the {whose} has {len(values)} values, but the images have {channels} "
-                f"{plural}; give one value, or one per channel. To make RGB of grey images, or the "
-                "other way round, set channels = 3 or 1 in the table of the data"
+                f"{plural}; give one value, or one per channel. To turn grey images into RGB, or "
+                "the other way round, set channels = 3 or 1 in the table of the data"
             )
 
 
@@ -414,7 +417,7 @@ def _size(data: Decoded) -> tuple[int, int] | None:
 
 
 def check_parts(config: TrainConfig, train: Decoded, *, is_validated: bool = True) -> None:
-    """Raise if a key has no part to play; warn if it plays none in this run.
+    """Raise if a key cannot be applied to the data; warn if it has no effect in this run.
 
     Args:
         config: the recipe.
@@ -422,12 +425,11 @@ def check_parts(config: TrainConfig, train: Decoded, *, is_validated: bool = Tru
         is_validated: whether there are examples to select the model by.
 
     Raises:
-        ConfigError: the examples are not images, or none is held out for what shall be selected
-            by them.
+        ConfigError: ``augment`` without images, or ``select = "loss"`` without held-out examples.
     """
     if config.select == "loss" and not is_validated:
         raise ConfigError(
-            "select = 'loss' needs examples that are held out, and validation = 0 leaves none; use "
+            "select = 'loss' needs examples that are held out, but validation = 0 leaves none; use "
             "select = 'last', or name a validation_split"
         )
     augment, shape = config.augment, train.row(0)[1].shape
@@ -441,7 +443,7 @@ def check_parts(config: TrainConfig, train: Decoded, *, is_validated: bool = Tru
 
 
 def _without_effect(config: TrainConfig, train: Decoded) -> Iterator[str]:
-    """What this run does not do, although the recipe says so."""
+    """Warnings about keys of the recipe that have no effect in this run."""
     if config.thumbnails != TrainConfig.thumbnails and not config.track:
         yield "thumbnails plays no part without track = true"
     if config.model.trust_remote_code and not config.model.name.startswith("hf:"):

@@ -1,4 +1,4 @@
-"""The model of a recipe: loaded, matched to the data, its head found, and fitted by Lightning."""
+"""Load the model of a recipe, match it to the data, find its head, and train it with Lightning."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _SMALLER = "set a smaller batch_size (--set batch_size=...), in another --out"
-_GOES_ON = "--resume (resume=True) goes on after the last whole epoch, with the same recipe"
+_GOES_ON = "--resume (resume=True) continues after the last whole epoch, with the same recipe"
 
 
 def loaded_for(
@@ -63,7 +63,7 @@ def loaded_for(
     device: torch.device,
     is_stated: bool,
 ) -> LoadedModel:
-    """The model with random weights of a seed, unless it brings its own, fitting the data.
+    """Load the model for this data, with random weights from a seed unless it has its own.
 
     Args:
         config: the recipe's table.
@@ -71,7 +71,7 @@ def loaded_for(
         sources: the data.
         seed: of its weights.
         device: where it will be.
-        is_stated: the recipe states mean and std, so that the model's own are not needed.
+        is_stated: whether the recipe states mean and std, so that the model's are not needed.
     """
     _, image, _ = sources.train.row(0)
     shape = {"channels": image.shape[0], "image_size": image.shape[-1]} if image.ndim == 3 else {}
@@ -92,13 +92,13 @@ def loaded_for(
 def numbered_for(
     loaded: LoadedModel, sources: Sources, config: ModelConfig, *, teaches: bool
 ) -> Sources:
-    """The data with the labels that the model has for its classes, if it knows them by name.
+    """The data with labels renumbered to the model's outputs, if the model names its classes.
 
     Args:
         loaded: the model.
         sources: the data.
         config: the recipe's table of the model.
-        teaches: the model is trained on these classes, so that it need not know them.
+        teaches: whether the model is about to be trained on these classes, and need not know them.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
@@ -118,7 +118,7 @@ def numbered_for(
 
 
 def _two_inputs(model: nn.Module, sources: Sources) -> Tensor:
-    """Two training examples as the model takes them, where it is."""
+    """Two training examples as the model takes them, on its device."""
     place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     pixels = Pixels(sources.train.how, channels_last=False, device=place)
     rows = [sources.train.row(at)[1] for at in range(min(2, len(sources.train)))]
@@ -129,7 +129,7 @@ def check_parameters(model: nn.Module) -> None:
     """Raise unless the model has weights to learn, in float32.
 
     Raises:
-        ModelError: it has not.
+        ModelError: no weight requires a gradient, or weights have another dtype.
     """
     weights = [weight for weight in model.parameters() if weight.is_floating_point()]
     if not any(weight.requires_grad for weight in weights):
@@ -141,12 +141,12 @@ def check_parameters(model: nn.Module) -> None:
     if len(dtypes) == 1 and dtypes != {torch.float32}:
         raise ModelError(
             f"expected weights in float32, got {dtypes.pop()}; pass model.float(), and choose the "
-            "precision of the forward pass by precision="
+            "precision of the forward pass with precision="
         )
 
 
 def _returned(model: nn.Module, sources: Sources) -> Any:
-    """What the model makes of two training images.
+    """The model's output for two training images.
 
     Raises:
         ModelError: it cannot take them.
@@ -172,14 +172,17 @@ def output_of(loaded: LoadedModel, sources: Sources, which: int | str | None) ->
         ModelError: several outputs could be the logits, or the model cannot take the images.
     """
     count = len(loaded.class_names.names) or len(sources.classes)
-    _returned(loaded.model, sources)  # says in its own words what images it cannot take
+    _returned(loaded.model, sources)  # first, for its clearer error about images of a wrong shape
     with random_states_kept(), torch.no_grad():
         inputs = _two_inputs(loaded.model, sources)
         return find_output(loaded.model, inputs, num_classes=count, output=which)
 
 
 def _outputs(model: nn.Module, sources: Sources) -> int:
-    """How many; found before the first step, in which a GPU would end in an assertion of its own.
+    """The number of the model's outputs.
+
+    Checked before the first step, since on a GPU a label without an output ends in a device-side
+    assertion that names nothing.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
@@ -195,10 +198,10 @@ def _outputs(model: nn.Module, sources: Sources) -> int:
 
 
 def first_outputs(model: nn.Module, sources: Sources) -> FirstOutputs | None:
-    """What the model makes of two training examples, to know its code by.
+    """The model's outputs for two training examples, by which a resumed run recognises its code.
 
     Returns:
-        ``None`` if nothing follows from it: the model draws at random, or the data may.
+        ``None`` if outputs cannot be compared: the model draws at random, or the data may.
     """
     if sources.train.source.is_model_ready:
         return None
@@ -249,7 +252,7 @@ def reset_head(model: nn.Module, head: Head, *, seed: int) -> None:
 
 @contextmanager
 def frozen_body(model: nn.Module, head: Head) -> Iterator[None]:
-    """Let the head alone learn; what could learn before can again afterwards."""
+    """Freeze all parameters but the head's inside the block, and restore them afterwards."""
     own = {id(parameter) for parameter in model.get_submodule(head.name).parameters()}
     stopped = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
     for parameter in stopped:
@@ -262,13 +265,13 @@ def frozen_body(model: nn.Module, head: Head) -> Iterator[None]:
 
 
 def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLoss) -> Any:
-    """Lightning's trainer, with its own files, bars and summaries off: we write ours."""
+    """Lightning's trainer without its files, bars and summaries, since we write our own."""
     precision = chosen_precision(config.precision, device)
     if precision == "float16" and device.type == "cpu":
         raise OptionError("training in float16 needs a GPU; use precision = 'bfloat16'")
     if config.autotune and config.deterministic:
         raise OptionError(
-            "autotune chooses algorithms by their time, deterministic by their result; leave one "
+            "autotune chooses algorithms by their speed, deterministic by their result; leave one "
             "out"
         )
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
@@ -278,7 +281,8 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
     chosen = config.devices if device.index is None else [device.index]
     is_single = config.devices * config.num_nodes == 1
     return pl.Trainer(
-        # a single process is not one of those that Slurm would start
+        # inside a Slurm job Lightning would expect srun to start its processes; a single process
+        # needs none of that
         plugins=[KeptCheckpoints(), LightningEnvironment()] if is_single else None,
         accelerator="gpu" if device.type == "cuda" else device.type,
         devices=chosen,
@@ -289,7 +293,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
         gradient_clip_val=config.gradient_clip,
         deterministic=config.deterministic,
         benchmark=config.autotune,
-        use_distributed_sampler=False,
+        use_distributed_sampler=False,  # our batches are already this process's part
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
@@ -299,7 +303,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
 
 
 def records_steps(config: TrainConfig, device: torch.device) -> bool:
-    """Whether steps are recorded: if the recipe says so, and by default if they can be.
+    """Whether to record steps: as the recipe says, and by default whenever it is possible.
 
     Raises:
         ConfigError: the recipe wants it on another device than a single CUDA GPU, or in float16,
@@ -331,14 +335,14 @@ def _strategy(config: TrainConfig, loss: TotalLoss) -> str:
 
 
 def own_device(trainer: Any, device: torch.device) -> torch.device:
-    """The device of this process: each of several has a GPU of its own."""
+    """The device of this process; if several train together, each has its own GPU."""
     device_of_rank: torch.device = trainer.strategy.root_device
     return device_of_rank if device.type == "cuda" else device
 
 
 @contextmanager
 def quiet(pl: Any) -> Iterator[None]:
-    """Keep Lightning's hints about itself away; warnings about the user's work pass."""
+    """Silence Lightning's hints about itself; warnings about the user's code still come through."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -347,10 +351,10 @@ def quiet(pl: Any) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=pl.utilities.warnings.PossibleUserWarning)
             warnings.filterwarnings("ignore", module=r"lightning\..*", category=FutureWarning)
-            # torch about itself, when it compiles
+            # deprecations inside torch, which torch.compile runs into
             warnings.filterwarnings("ignore", module=r"torch\..*", category=DeprecationWarning)
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not")
-            # torch, about the layout of a convolution of one channel under DDP
+            # DDP's hint about the layout of a convolution with one channel
             warnings.filterwarnings("ignore", message="Grad strides do not match bucket view")
             yield
     finally:
@@ -359,9 +363,9 @@ def quiet(pl: Any) -> Iterator[None]:
 
 
 def start_of(config: TrainConfig) -> Path | None:
-    """The checkpoint a run goes on from; ``None`` if it starts from the beginning.
+    """The checkpoint that a run continues from; ``None`` if it starts from the beginning.
 
-    If the last one is damaged, the one of the epoch before takes its place, and that is said.
+    If the last checkpoint is damaged, that of the epoch before is used, with a warning.
 
     Raises:
         CheckpointError: neither can be read, or the weights of the best epoch so far cannot.
@@ -372,9 +376,9 @@ def start_of(config: TrainConfig) -> Path | None:
     if not config.resume or not (last.exists() or previous.exists()):
         return None
     best = Path(config.out) / BEST
-    if best.exists():  # now, not when all epochs are over; weights that wait have another name
+    if best.exists():  # check them now: after training, the error would come hours later
         with weights_errors(best), safe_open(best, "pt"):
-            pass  # its header says how long the file has to be
+            pass  # opening compares the length of the file with its header
     problem = _damage(last)
     if problem is None:
         return last
@@ -392,7 +396,7 @@ def start_of(config: TrainConfig) -> Path | None:
 
 @contextmanager
 def weights_errors(best: Path) -> Iterator[None]:
-    """Weights of the best epoch that cannot be read, as an error that says what to do.
+    """Turn errors in reading the weights of the best epoch into one that says what to do.
 
     Raises:
         CheckpointError: they cannot be read.
@@ -411,15 +415,15 @@ def weights_errors(best: Path) -> Iterator[None]:
 def _damage(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, in words; ``None`` if nothing is.
 
-    Torch notices a file that ends too early, with an error for each place where it may end, but
-    not every byte that changed. Its files are zip archives, which have a sum for each part.
+    Torch notices a truncated file, with many different errors, but not every changed byte. Its
+    files are zip archives, which have a checksum for each part.
     """
     if not checkpoint.exists():
         return "missing"
     try:
         with zipfile.ZipFile(checkpoint) as archive:
             for part in archive.infolist():
-                if part.CRC:  # torch can be told to leave the sums out
+                if part.CRC:  # torch has an option to leave checksums out
                     with archive.open(part) as content:
                         while content.read(1 << 20):
                             pass
@@ -440,31 +444,32 @@ def fit(
     title: str = "training",
     callbacks: Sequence[Any] = (),
 ) -> RunRecorder:
-    """Train to the last epoch, from a checkpoint if a run is to be resumed.
+    """Train to the last epoch, from a checkpoint if there is one.
 
     Args:
-        trainer: of Lightning.
-        module: what is trained.
+        trainer: Lightning's.
+        module: to train.
         train: batches to learn from.
         validation: batches to select by.
         config: the recipe.
-        start: the checkpoint to go on from; ``None`` to start from the beginning.
+        start: the checkpoint to continue from; ``None`` to start from the beginning.
         show: force the progress bar on or off.
         title: of the bar.
-        callbacks: called before the one that writes an epoch's checkpoint.
+        callbacks: called before the recorder, which writes an epoch's checkpoint.
 
     Returns:
-        the metrics of all epochs, those of an interrupted run included.
+        the metrics of all epochs, including those before an interruption.
 
     Raises:
         NonFiniteError: a loss is NaN or infinite; says which checkpoint is kept.
         OutOfMemoryError: a batch does not fit into memory.
-        KeyboardInterrupt: somebody pressed Ctrl-C or sent SIGTERM; Lightning would have ended the
+        KeyboardInterrupt: the user pressed Ctrl-C, or SIGTERM came; Lightning alone would end the
             process.
     """
     from hardsight.run.train.engine import LAST, ProgressBar, RunRecorder
 
     makes_processes = any(getattr(each, "forks", False) for each in (train, validation, *callbacks))
+    # files are written by a thread only if nothing forks: a child could inherit its held locks
     is_beside = trainer.world_size == 1 and not makes_processes
     recorder = RunRecorder(Path(config.out), config, is_beside=is_beside)
     bar = ProgressBar(config, len(train), recorder, show, title)
@@ -472,10 +477,11 @@ def fit(
     answer = signal.getsignal(signal.SIGINT)
     try:
         with memory_errors("training ran out of memory", smaller=_SMALLER, goes_on=_GOES_ON):
+            # weights_only: a checkpoint must not be able to run code
             trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
     except NonFiniteError as err:
         raise NonFiniteError(f"{err}; {_advice(Path(config.out) / LAST, recorder.rows)}") from err
-    except SystemExit as err:  # what Lightning makes of SIGTERM, and of Ctrl-C
+    except SystemExit as err:  # Lightning turns SIGTERM and Ctrl-C into this
         from lightning.pytorch.utilities.exceptions import SIGTERMException
 
         is_told = isinstance(err, SIGTERMException) or isinstance(

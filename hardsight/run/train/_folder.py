@@ -1,4 +1,4 @@
-"""The folder of a training run: whose it is, what it is made of, what is kept in it."""
+"""The folder of a training run: its lock, its recipe and manifest, and the files it keeps."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from hardsight.tracking import HardnessTracker
 
 RESULT = "result.json"
 _RECIPE, _EXAMPLES = "recipe.json", "examples.parquet"
-# what does not decide the result, and may be another when a run is continued; an epoch that is
-# trained on another device may come out slightly otherwise, which is then the user's own choice
+# settings that a resumed run may change since they do not decide the result. Another device rounds
+# differently, which is left to the user's judgement
 MAY_CHANGE = (
     "out", "resume", "overwrite", "workers", "resident", "device", "devices", "num_nodes",
     "strategy", "compile", "capture", "autotune", "versions",
@@ -60,9 +60,9 @@ _PACKAGES = ("timm:", "torchvision:", "hf:")
 
 @contextmanager
 def claimed_run(config: TrainConfig, reads: tuple[Any, ...]) -> Iterator[RunFolder]:
-    """The folder of a recipe, held for as long as it is trained.
+    """The folder of a recipe, locked for as long as the run is trained.
 
-    Of several processes that train together the first one holds it; it has started the others.
+    If several processes train together, only the first holds the lock, for all of them.
 
     Args:
         config: the recipe.
@@ -86,15 +86,15 @@ def recipe_of(
     part: PartOfData | None = None,
     hardness: str | None = None,
 ) -> dict[str, Any]:
-    """Everything that decides the result, as it is written down.
+    """Everything that decides the result, as ``recipe.json`` keeps it.
 
     Args:
         config: the settings.
         sources: the data.
-        watched: examples that are only looked at, by name.
-        own_weights: digest of the weights that a user's own module begins with.
-        brings: whether the user brings examples of their own to validate on.
-        part: the only examples that are looked at, if not all.
+        watched: examples that are tracked but never trained on, by name.
+        own_weights: digest of the weights that a user's own module starts with.
+        brings: whether the user passed a dataset to validate on.
+        part: the only examples that are used, if not all are.
         hardness: digest of the hardness that examples are drawn by.
     """
     recipe = {
@@ -117,13 +117,13 @@ def recipe_of(
 def prepare(
     run: RunFolder, recipe: dict[str, Any], *, precision: str, first: FirstOutputs | None
 ) -> None:
-    """Begin the run, or check that the one in the folder is this one.
+    """Begin the run, or check that the run in the folder has the same recipe.
 
     Args:
         run: claimed.
         recipe: of :func:`recipe_of`.
-        precision: that is computed in; ``auto`` depends on the device.
-        first: what the model makes of the first examples.
+        precision: the actual one, since ``auto`` depends on the device.
+        first: the model's outputs for the first examples.
 
     Raises:
         RunMismatchError: the run there has another recipe, other data or a model of other code, or
@@ -133,7 +133,8 @@ def prepare(
     if resumes and run.kind is TRAIN and run.manifest() is None:
         run.adopt(_manifest_of_older(run.folder, precision))
     old = run.manifest() if resumes else None
-    # a module is trained in place: when a run goes on, it may hold other weights than at first
+    # a module is trained in place, so on a resume its weights may not be those of the start: use
+    # the digest on record, and compare below
     began_with = recipe["own_weights"] if old is None else old.fingerprints.get(_OWN_WEIGHTS)
     run.describe(
         {**recipe["config"], "precision": precision},
@@ -154,15 +155,15 @@ def prepare(
     if run.goes_on and began_with != recipe["own_weights"] and not has_checkpoint:
         raise RunMismatchError(
             f"the run in {run.folder} ended before its first checkpoint, and the module no longer "
-            "has the weights it began with: it is trained in place; pass it with those, or choose "
-            "another --out"
+            "has the weights it began with, since it is trained in place; pass it with its first "
+            "weights, or choose another --out"
         )
     is_compared = run.check_outputs(first)
     if not is_compared and first is not None and began_with is None:
         warn(
-            f"{recipe['config']['model']['name']} begins with other weights than those the run in "
-            f"{run.folder} was begun with, so that it is not known whether its code has changed; "
-            "the run goes on from its checkpoint"
+            f"{recipe['config']['model']['name']} begins with other weights than the run in "
+            f"{run.folder} did, so it is not known whether its code has changed; the run goes on "
+            "from its checkpoint"
         )
     if run.is_done:
         return
@@ -179,10 +180,10 @@ def _tracked(recipe: dict[str, Any]) -> str | None:
 
 
 def _manifest_of_older(folder: Path, precision: str) -> Manifest:
-    """What a run of a version without manifests is made of, as its recipe says."""
+    """A manifest for a run by a version that wrote none, from its recipe."""
     recipe = json.loads((folder / _RECIPE).read_text(encoding="utf-8"))
     settings = dict(recipe["config"])
-    if settings.get("precision") == "auto":  # which one it was is not on record
+    if settings.get("precision") == "auto":  # the actual precision was not recorded then
         settings["precision"] = precision
     return Manifest(
         TRAIN.name,
@@ -207,6 +208,7 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     for key, value in (*stated_columns(data), ("tokenizer", data.tokenizer)):
         words += ["--" + key.replace("_", "-"), str(value)] if value is not None else []
     words += ["--data-root", data.root] if data.root else []
+    # a patch is for the labels of the training split, not for those of the test split
     if data.patch is not None and data.test_split is None:
         files = [data.patch] if isinstance(data.patch, str) else data.patch
         words += [word for file in files for word in ("--patch", file)]
@@ -217,13 +219,16 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
 
 
 def stated_columns(data: DataConfig) -> list[tuple[str, Any]]:
-    """Which columns of a table are what, as far as the recipe says."""
+    """The options for columns of a data file, as the recipe has them."""
     keys = ("text_column", "label_column", "image_column", "max_tokens")
     return [(key, getattr(data, key)) for key in keys]
 
 
 def typed_model(folder: Path, loaded: LoadedModel) -> str:
-    """How to name a stored model on the command line; a user's own code is named openly."""
+    """How to name a stored model on the command line.
+
+    A factory in a user's own code is spelled out, since a folder must not make us run code.
+    """
     spec = loaded.built_as
     if spec not in MODELS and ":" in spec and not spec.startswith(_PACKAGES):
         return shlex.join([spec, "--weights", str(folder / "model.safetensors")])
@@ -232,20 +237,20 @@ def typed_model(folder: Path, loaded: LoadedModel) -> str:
 
 @dataclass(frozen=True)
 class Trackers:
-    """Who records a training run.
+    """The trackers that record a training run.
 
     Attributes:
-        trained: the examples that are trained on, as the training step sees them.
-        held_out: those of the same data that are held out, as the validation pass sees them:
-            without augmentation, by the model after each epoch. It costs no pass of its own.
-            ``None`` if none are held out, or if they come from a split of their own.
+        trained: records the examples that are trained on, as the training step sees them.
+        held_out: records the held-out examples of the same data during the validation pass:
+            without augmentation, by the model after each epoch, with no pass of its own. ``None``
+            if none are held out, or if they come from another split.
     """
 
     trained: HardnessTracker
     held_out: HardnessTracker | None = None
 
     def callbacks(self) -> list[Any]:
-        """One for the training steps, one for the validation steps."""
+        """The callback for training steps, and the one for validation steps if there is one."""
         both = [self.trained] if self.held_out is None else [self.trained, self.held_out]
         return [tracker.lightning_callback() for tracker in both]
 
@@ -253,13 +258,17 @@ class Trackers:
 def trackers_of(
     config: TrainConfig, sources: Sources, layer: nn.Module, start: Path | None
 ) -> Trackers:
-    """Trackers by number in the source; rows of an epoch without a checkpoint are dropped."""
+    """Trackers that number examples as the source does.
+
+    A resumed tracker drops the rows of epochs that have no checkpoint.
+    """
     run, examples = Path(config.out), sources.train.source.span
     folder, aside = run / HISTORIES, run / TRACKED / HELD_OUT
+    # a run that starts over must not continue the epochs of an earlier run in its folder
     if start is None and is_first_process():
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
-    # drawn with replacement, an example counts as what it was when it first came
+    # with replacement an example may come several times an epoch; the first time counts
     repeats = "error" if config.sampling.draws_each_once else "first"
     common: dict[str, Any] = {"head": layer, "resume": start is not None}
     trained = HardnessTracker(examples, folder=folder, repeats=repeats, **common)
@@ -272,7 +281,7 @@ def trackers_of(
 
 
 def write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> None:
-    """Who the examples are, so that a study can join what people said of them."""
+    """Write index, id and label of the examples, so that a study can join human labels to them."""
     source = data.source
     every = range(len(source))
     rows = pa.table(
@@ -296,7 +305,7 @@ def write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> Non
 def kept_dynamics(
     trackers: Trackers, config: TrainConfig, sources: Sources, show: bool | None
 ) -> ScoreTable:
-    """The summaries of all training examples, as a file, with pictures beside it."""
+    """Write the summaries of all training examples, with pictures, and return them as a table."""
     run, source = RunFolder(config.out), sources.train.source
     table = _summaries(trackers)
     seen = table.where(table.column("epochs_seen") > 0)
@@ -327,7 +336,7 @@ def kept_dynamics(
 
 
 def _summaries(trackers: Trackers) -> ScoreTable:
-    """A row per training example, held out or not; ``held_out`` tells."""
+    """A row per training example, with a column ``held_out``."""
     trained, held_out = trackers.trained, trackers.held_out
     if held_out is not None and held_out.epochs == trained.epochs:
         return trained.summaries(held_out=held_out)

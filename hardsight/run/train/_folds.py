@@ -1,4 +1,4 @@
-"""A model for every fold: each example scored by the one that did not see it, in one table."""
+"""Train a model per fold, and score each example with the model that did not see it."""
 
 from __future__ import annotations
 
@@ -58,20 +58,21 @@ from hardsight.table import (
 )
 
 RESULT = "folds.json"
-# of the table of a single fold; what holds of all of them is taken from the first
+# metadata that differ between folds; the rest is taken from the table of the first fold
 _OF_ONE_FOLD = ("data", "model", "counts", "bias", "batch_size")
 
 
 @dataclass(frozen=True)
 class FoldsResult:
-    """What training by folds gives back.
+    """The result of training by folds.
 
     Attributes:
         folder: holds ``table.parquet``, ``folds.json`` and a folder for each fold, with its model
             in ``folds/fold-1/model``.
         table: a row per example, scored by the model that did not see it; ``fold`` says which.
-        folds: for each of them how many examples its model learned from and scored, its accuracy
-            on those, the selected epoch and, if the recipe names one, its test accuracy.
+        folds: for each fold how many examples its model learned from and scored, its accuracy on
+            the scored ones, the selected epoch and, if the recipe names a test split, its test
+            accuracy.
         next_step: the command that shows the suspects.
     """
 
@@ -81,7 +82,7 @@ class FoldsResult:
     next_step: str
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the folds, and the table of all examples."""
+        """HTML for a notebook: the folds, and the table of all examples."""
         rows = [
             [f"{fold['fold']}", f"{fold['learned_from']:,}", f"{fold['scored']:,}",
              f"{fold['accuracy']:.1%}"]
@@ -101,7 +102,7 @@ def run_folds(
     validation: Any = None,
     rows: Any = None,
 ) -> FoldsResult:
-    """:func:`train` by a recipe with ``folds``; finished folds of an interrupted run are kept."""
+    """Train by a recipe with ``folds``; a resumed run keeps the folds that are finished."""
     assert config.folds is not None
     run = RunFolder(config.out)
     reads = (data, validation)
@@ -141,12 +142,12 @@ def run_folds(
 
 
 def _warn_of_copies(source: ExampleSource, folds: Folds) -> None:
-    """Warn of examples that the model of their fold has seen after all, in another place."""
+    """Warn of examples with a copy in another fold, which their model has seen after all."""
     overlap = shared_examples(source.subset(folds.unseen(1)), source, folds.seen(1).tolist())
     said = overlap and overlap.warning("examples of fold 1", "other folds")
     if said:
         warn(
-            f"{said}: their rows say out-of-sample, but their model learned from the copy; remove "
+            f"{said}: their rows say out-of-sample, but their model learned from a copy; remove "
             "the copies first"
         )
 
@@ -159,12 +160,12 @@ class _Fold:
         run: folder of the run.
         config: the recipe of all folds.
         source: all examples.
-        folds: how they are shared out.
+        folds: which fold each example is in.
         number: of this fold, from 1.
         model: to start from, or its name.
-        data: as the user gave it.
-        validation: examples that judge every fold's model, if the user gave any.
-        goes_on: whether what an interrupted run left is taken up.
+        data: as the user passed it.
+        validation: examples to validate every fold's model on, if the user passed any.
+        goes_on: whether to continue what an interrupted run left.
         show: force progress bars on or off.
     """
 
@@ -181,11 +182,11 @@ class _Fold:
 
     @property
     def folder(self) -> Path:
-        """Where its model and its scores lie."""
+        """The folder of its model and its scores."""
         return fold_folder(self.run, self.number)
 
     def scored(self) -> ScoreTable:
-        """The rows of the examples that the model of this fold did not see."""
+        """Score the examples of this fold with a model that is trained on all others."""
         scores = self.folder / "scores"
         if RunFolder(scores).finished:
             return read_table(scores)
@@ -204,23 +205,25 @@ class _Fold:
             precision=config.precision,
             workers=config.workers,
             sample=OUT_OF_SAMPLE,
-            strict=True,  # an example that cannot be read would stop the training of the next fold
+            strict=True,  # the next fold trains on these examples, so it would fail anyway
             thumbnails=0,
             seed=config.seed,
             out=scores,
             resume=self.goes_on,
             show_progress=self.show,
         )
-        remove(self.folder / "model" / "checkpoints")  # for training to go on from; the model stays
+        # only a resumed training would need them, and the fold is done; the model is kept
+        remove(self.folder / "model" / "checkpoints")
         return table
 
     def _tokenizer(self, trained: TrainResult) -> Any:
-        """What reads the texts; ``None`` for other examples."""
+        """The tokenizer for texts; ``None`` for other examples."""
         if self.source.kind is None or not self.source.kind.has_words:
             return None
         if self.config.data.tokenizer is not None:
             return self.config.data.tokenizer
-        # of the model that the training began with: a folder names it, a module does not keep it
+        # the trained folder names the model that training started from, which has the tokenizer;
+        # the trained module itself does not keep it
         return load_model(
             os.fspath(trained.folder), trust_remote_code=self.config.model.trust_remote_code
         ).tokenizer
@@ -237,7 +240,7 @@ class _Fold:
 
 
 def _facts(run: Path, number: int, table: ScoreTable) -> dict[str, Any]:
-    """What came of a fold."""
+    """Facts about a fold, for the metadata."""
     file = fold_folder(run, number) / "model" / "result.json"
     result = json.loads(file.read_text(encoding="utf-8"))
     return {
@@ -259,7 +262,7 @@ def _keep(
     tables: list[ScoreTable],
     show: bool | None,
 ) -> None:
-    """Write one table of all folds, with pictures and examples without a row beside it."""
+    """Write one table of all folds, and beside it pictures and the examples without a row."""
     each = [_facts(run.folder, number, table) for number, table in enumerate(tables, start=1)]
     rows = pa.concat_tables(
         with_folds(table.to_arrow().replace_schema_metadata(None), number)
@@ -289,7 +292,7 @@ def _about(
     *,
     unscored: int,
 ) -> dict[str, Any]:
-    """Metadata of the whole table, from those of its parts."""
+    """Metadata of the whole table, from the metadata of its parts."""
     parts = [table.metadata for table in tables]
     first = {key: value for key, value in parts[0].items() if key not in _OF_ONE_FOLD}
     rows = [len(table) for table in tables]

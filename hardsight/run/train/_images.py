@@ -1,4 +1,4 @@
-"""Examples as tensors: decoded once, kept as bytes, measured."""
+"""Decode examples into tensors once, keep them as bytes, and measure their mean and deviation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hardsight.run.loop import free_bytes, progress
 
 Rows = Sequence[int]
 Row = tuple[int, Tensor, int]
-_KEPT_BYTES = 2**28  # of images decoded to be measured, for their first use
+_KEPT_BYTES = 2**28  # for images decoded to be measured, so that they are not decoded twice
 
 
 class TrainBatch(NamedTuple):
-    """What a training step sees; in the order in which a tracker reads it.
+    """The batch of a training step, in the order in which a tracker reads it.
 
     Attributes:
         index: numbers of the examples in the source, ``[B]``.
@@ -41,19 +41,19 @@ class TrainBatch(NamedTuple):
 
 
 class Examples(Dataset[Row | DataError], ABC):
-    """Examples by position: each a row, or why there is none."""
+    """Examples by position: each a row, or the error that prevents it."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
 
 class Decoded(Examples):
-    """A source as tensors: images uint8 ``[C, H, W]`` if that loses nothing, else float32.
+    """A source as tensors: images as uint8 ``[C, H, W]`` if that is lossless, else as float32.
 
     Args:
         source: any example source.
-        how: size and channels; the normalisation happens on the device.
-        rows: positions to be used.
+        how: size and channels; images are normalised later, on the device.
+        rows: positions to use.
         kept: pixels that were decoded before, by position.
     """
 
@@ -69,14 +69,14 @@ class Decoded(Examples):
         self.kept = {} if kept is None else kept
 
     def __getstate__(self) -> dict[str, Any]:
-        # a forked loader process shares what is kept; one that is spawned would be sent all of it
+        # a forked loader process shares this memory, but to a spawned one it would be pickled
         return {**self.__dict__, "kept": {}}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, at: int) -> Row | DataError:
-        """The example, or why there is none: an error raised in a worker arrives garbled."""
+        """The example, or an error as a value: raised in a worker, it would arrive garbled."""
         try:
             return self.row(at)
         except HardsightError as err:
@@ -102,7 +102,7 @@ class Decoded(Examples):
         return number, self._tensor(example.content), example.label
 
     def keep(self, rows: Tensor, images: Tensor) -> None:
-        """Remember decoded pixels for the next reading, as far as there is room for them."""
+        """Keep decoded pixels for the next reading, as far as they fit into memory."""
         room = _KEPT_BYTES - sum(image.nbytes for image in self.kept.values())
         if images.nbytes <= room:
             self.kept |= {
@@ -111,7 +111,7 @@ class Decoded(Examples):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the pictures lie in memory in the wanted size and colours."""
+        """Whether the pictures are in memory already, in the right size and channels."""
         if self.source.images is None:
             return False
         shape = self.source.images.shape
@@ -137,7 +137,7 @@ class Decoded(Examples):
 
     @property
     def are_ours(self) -> bool:
-        """Whether images are brought to size and scale by us, not by a user's own dataset."""
+        """Whether we resize and scale the images, rather than a user's own dataset."""
         content = self.source[self.rows[0]].content
         pixels = pixels_of(content, self.how, self.source)
         if pixels is not None:
@@ -145,7 +145,7 @@ class Decoded(Examples):
         return not isinstance(content, Tensor) and not self.source.is_model_ready
 
     def _tensor(self, content: Any) -> Tensor:
-        """Raw pixels, as scoring sees them before their normalisation; or what is there."""
+        """Raw pixels, as in scoring before the normalisation; a user's tensors as they are."""
         pixels = pixels_of(content, self.how, self.source)
         if pixels is not None:
             return torch.from_numpy(raw_pixels(pixels.content, pixels.how))
@@ -169,7 +169,7 @@ def decoded_whole(data: Decoded, *, workers: int, show: bool | None) -> TrainBat
             for part, tensor in zip(parts, batch, strict=True):
                 part.append(tensor)
             advance(len(batch[0]))
-    data.kept.clear()  # all of it is in the result
+    data.kept.clear()  # the result holds all of it now
     return TrainBatch(*(torch.cat(part) for part in parts))
 
 
@@ -183,7 +183,7 @@ def loaded(
         order: positions of the examples.
         batch_size: examples at once.
         workers: loader processes.
-        pin: in page-locked memory, which is copied while a GPU works; starts CUDA.
+        pin: use page-locked memory, which is copied while the GPU works; this starts CUDA.
 
     Raises:
         DataError: an example cannot be read, or its size differs.
@@ -235,7 +235,7 @@ def statistics(data: Decoded, rows: Tensor) -> tuple[tuple[float, ...], tuple[fl
         mean, std = _counted(data, rows.numpy())
     else:
         mean, std = _summed(data, rows)
-    # rounded: they are printed, stored and typed again
+    # rounded, since people print these numbers and type them into recipes
     centre, spread = ([round(value, 4) for value in values.tolist()] for values in (mean, std))
     return tuple(centre), tuple(max(value, 1e-4) for value in spread)
 
@@ -257,7 +257,7 @@ def _summed(data: Decoded, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
-    """The same of pictures in memory, by counting their 256 values."""
+    """Mean and deviation of pictures in memory, faster: by counting their 256 values."""
     assert data.source.images is not None
     counts = _value_counts(data.source.images, np.asarray(data.rows)[rows])
     share = torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Texts and graphs to train on: made into rows of one shape once, as their model reads them."""
+"""Turn texts and graphs into rows of one shape for training, as their model reads them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PackedExamples(SourceView):
         if cut:
             warn(
                 f"{cut:,} of {len(source):,} texts of {source.spec} are longer than the model "
-                f"takes, and are cut: {kind.origin}"
+                f"takes and are cut: {kind.origin}"
             )
 
     def content(self, content: Any, index: int) -> torch.Tensor:
@@ -50,11 +50,11 @@ def _content(source: ExampleSource, at: int) -> Any:
     try:
         return source[at].content
     except BadExampleError:
-        return None  # nobody sees its row: reading it raises
+        return None  # packed as nothing; reading the example later raises the error
 
 
 class KindReader:
-    """Packs a recipe's examples; loads its model at the first, which says how it reads them.
+    """Packs a recipe's examples, and loads its model first, whose tokenizer reads them.
 
     Args:
         config: the recipe.
@@ -62,8 +62,8 @@ class KindReader:
         device: where it will be.
 
     Attributes:
-        loaded: the model; ``None`` as long as no examples of a kind were read.
-        kind: how it reads them; ``None`` as long as none were.
+        loaded: the model; ``None`` until texts or graphs were read.
+        kind: how it reads them; ``None`` until then.
     """
 
     def __init__(self, config: TrainConfig, model: str | nn.Module, device: torch.device) -> None:
@@ -72,10 +72,10 @@ class KindReader:
         self.kind: InputKind | None = None
 
     def read(self, source: ExampleSource) -> ExampleSource:
-        """Examples of a kind as rows of one shape; pictures and arrays as they are.
+        """Texts and graphs as rows of one shape; pictures and arrays as they are.
 
         Raises:
-            DataError: examples of a kind that cannot be trained on.
+            DataError: examples of another kind, which cannot be trained on.
         """
         has_words = source.kind is not None and source.kind.has_words
         if not has_words and self._config.data.tokenizer is not None:
@@ -96,7 +96,7 @@ class KindReader:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """The model takes packed examples meanwhile, if there are any."""
+        """Make the model take packed examples inside the block, if there are any."""
         if self.loaded is None or self.kind is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""What a recipe minimises, and how: losses, images that an adversary changes, the optimizer."""
+"""Build the losses, the optimizer, the schedule and the adversary of a recipe."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hardsight.run.train._ranks import Share
 
 _CROSS_ENTROPY = "cross_entropy"
 _ROW_INPUTS, _CLASS_INPUTS = ("logits", "labels", "embeddings"), ("class_weights", "bias")
-_GONE = 1e-9  # what is left of a decayed option when it counts as 0
+_GONE = 1e-9  # share of its start below which a decayed option counts as 0
 _LR = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 _WEIGHT_DECAY = {"sgd": 5e-4, "adam": 0.0, "adamw": 1e-2}
 
@@ -46,9 +46,9 @@ class Term:
 
     Attributes:
         inputs: names of the tensors it reads.
-        joins_rows: whether it is more than a mean of what each row is worth by itself, so that
-            processes must bring their rows together for it: it pairs them, chooses among them, or
-            divides by the weights of their classes.
+        joins_rows: whether it is more than a mean over independent rows, so that processes must
+            gather their rows for it: it pairs rows, chooses among them, or divides by the weights
+            of their classes.
 
     Raises:
         ConfigError: there is no such loss, or an option is unknown or missing.
@@ -69,7 +69,7 @@ class Term:
         self.joins_rows = (
             config.hardest is not None
             or "weight" in self._options
-            or (pairs and "gather" not in self._options)  # one that is stated is obeyed
+            or (pairs and "gather" not in self._options)  # an option in the recipe decides
         )
         self._is_gathered = self.joins_rows or bool(self._options.get("gather"))
 
@@ -99,15 +99,15 @@ class Term:
         return value
 
     def over_ranks(self, tensors: Mapping[str, Tensor | None], step: int, share: Share) -> Tensor:
-        """The part of this process, so that the mean over processes is the loss of all rows.
+        """This process's part of the loss: its mean over processes is the loss of all rows.
 
-        Gradients are those of one process with the whole batch, once ``DistributedDataParallel``
-        has averaged them.
+        ``DistributedDataParallel`` averages gradients, which are then those of a single process
+        with the whole batch.
         """
         own = {name: rows if rows is None or name in _CLASS_INPUTS else rows[: share.own]
                for name, rows in tensors.items()}  # fmt: skip
         if self.joins_rows:
-            for name in _ROW_INPUTS:  # processes must come to each of them in the same order
+            for name in _ROW_INPUTS:  # in the same order on all processes: they wait for each other
                 rows = own[name] if name in (*self.inputs, "labels") else None
                 own[name] = None if rows is None else gather_rows(rows)
         if self._is_gathered:
@@ -117,7 +117,7 @@ class Term:
     def _mean_of_hardest(
         self, values: Tensor, labels: Tensor | None, class_factors: Tensor | None
     ) -> Tensor:
-        """Mean of the hardest share, by the loss before classes are weighed."""
+        """Mean over the hardest share of examples, chosen by the loss without class weights."""
         assert self.config.hardest is not None
         assert labels is not None
         if values.shape != labels.shape:
@@ -160,7 +160,7 @@ class TotalLoss:
         return "logits" in self._names
 
     def check(self, *, num_classes: int, width: int) -> None:
-        """Raise if a loss cannot be computed: tried on a few rows before anything is written.
+        """Raise if a loss cannot be computed; each is tried on a few rows, before any file exists.
 
         Args:
             num_classes: of the model.
@@ -175,7 +175,7 @@ class TotalLoss:
                 term(tensors, step=0)
             except ConfigError:
                 raise
-            # torch raises the other three
+            # ours, and those that torch raises for options it cannot use
             except (HardsightError, RuntimeError, OverflowError, ValueError) as err:
                 raise ConfigError(
                     f"loss {term.config.name} cannot be computed for {num_classes} classes: {err}; "
@@ -183,9 +183,10 @@ class TotalLoss:
                 ) from err
 
     def epochs_without_head(self, *, epochs: int, num_classes: int) -> list[int]:
-        """The epochs in which no loss that plays a part depends on the head's weights.
+        """The epochs in which no active loss depends on the head's weights.
 
-        Tried on a few rows: contrastive losses take the logits, and only compare predictions.
+        The gradients of a few rows show it. Names of inputs do not: contrastive losses take the
+        logits but only compare predictions.
 
         Args:
             epochs: of the run.
@@ -206,11 +207,14 @@ class TotalLoss:
         return {name for term in self.terms for name in term.inputs}
 
     def weights_at(self, epoch: float) -> list[float]:
-        """The weight of each loss in an epoch; one of 0 is not computed."""
+        """The weight of each loss in an epoch; a loss with weight 0 is not computed."""
         return [term.config.weight_at(epoch) for term in self.terms]
 
     def shape_at(self, epoch: float, step: int) -> tuple[Any, ...]:
-        """What else changes with time in these losses: which are computed, options that decay."""
+        """What else changes over time: which losses are computed, and options that decay.
+
+        A recorded step contains these as constants.
+        """
         return tuple(
             (bool(weight), *term.decayed_at(step).values())
             for term, weight in zip(self.terms, self.weights_at(epoch), strict=True)
@@ -230,9 +234,9 @@ class TotalLoss:
     ) -> Tensor:
         """The loss of a batch, in float32 also under mixed precision.
 
-        ``weights``: those of the epoch, on the device, for a step that is recorded once.
-        ``share``: of this process in the step, if several train together; the mean over processes
-        is then the loss of the whole batch.
+        ``weights`` are the loss weights of the epoch on the device, for a recorded step. ``share``
+        is this process's part of the step if several train together; the mean over processes is
+        then the loss of the whole batch.
         """
         tensors: dict[str, Tensor | None] = {
             "logits": logits.float(),
@@ -250,23 +254,23 @@ class TotalLoss:
                 )
                 if weight
             ]
-            loss = torch.stack(weighted).sum()  # a recipe has a loss in every epoch
-            # every process must have a gradient for every weight, also if none of its rows counts
+            loss = torch.stack(weighted).sum()  # never empty: recipes without a loss are refused
+            # DDP waits for a gradient of every weight, also on a process with no rows of its own
             return loss if share is None or share.own else loss + _nothing(tensors)
 
 
 def _nothing(tensors: Mapping[str, Tensor | None]) -> Tensor:
-    """A zero that depends on all that the model returned."""
+    """A zero that depends on all outputs of the model, so that it has gradients."""
     parts = [tensors[name] for name in ("logits", "embeddings")]
     return torch.stack([part.sum() * 0.0 for part in parts if part is not None]).sum()
 
 
 def balancing_weights(class_counts: Sequence[int], beta: float) -> Tensor:
-    r"""One factor per class that makes up for its number of training examples, ``[C]``.
+    r"""One factor per class that compensates for its number of training examples, ``[C]``.
 
     .. math:: w_c \propto \frac{1 - \beta}{1 - \beta^{n_c}}, \qquad \frac{1}{C}\sum_c w_c = 1
 
-    A class without examples has no term in the loss; it counts as one of a single example.
+    A class without examples never enters the loss; it gets the factor of a single example.
 
     Example:
         >>> balancing_weights([30, 10], 1.0)
@@ -277,7 +281,7 @@ def balancing_weights(class_counts: Sequence[int], beta: float) -> Tensor:
         deferred to the end of training by Cao et al., NeurIPS 2019.
     """
     counts = torch.tensor(class_counts, dtype=torch.float64).clamp_min(1)
-    # (1 - beta^n) / (1 - beta) tends to n
+    # (1 - beta^n) / (1 - beta) tends to n for beta -> 1
     effective = counts if beta == 1 else (1 - beta**counts) / (1 - beta)
     weights = 1 / effective
     return (weights / weights.mean()).float()
@@ -299,7 +303,7 @@ def linear_layer(model: nn.Module, name: str) -> nn.Linear:
 
 
 def _drawn(num_classes: int, width: int) -> dict[str, Tensor]:
-    """Everything a loss may read, of four examples."""
+    """Random values for everything that a loss may read, for four examples."""
     draw = torch.Generator().manual_seed(0)
     return {
         "logits": torch.randn(4, num_classes, generator=draw),
@@ -333,7 +337,7 @@ def _option(loss: str, key: str, value: Any, kind: Any) -> Any:
 
 
 def _check_options(config: LossConfig, function: Any, inputs: Sequence[str]) -> None:
-    # what a step decides, and objects of a process, which no recipe can name
+    # set by the training step, or objects that a recipe cannot name
     hidden = {*inputs, "reduction", "reduce", "size_average", "input", "target", "process_group"}
     known = {
         name: parameter
@@ -370,7 +374,7 @@ def _check_options(config: LossConfig, function: Any, inputs: Sequence[str]) -> 
 def optimizer_of(
     config: OptimizerConfig, parameters: Iterable[nn.Parameter], *, is_recorded: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer a recipe asks for.
+    """The optimizer of a recipe.
 
     Args:
         config: its table.
@@ -394,7 +398,7 @@ def optimizer_of(
 
 
 def recorded_options(config: OptimizerConfig, *, is_recorded: bool) -> dict[str, bool]:
-    """How the optimizer works, not what it does: one kernel that reads its rate on the device."""
+    """Options for a recorded step: a fused kernel that reads the learning rate on the device."""
     if not is_recorded:
         return {}
     return {"fused": True} if config.name == "sgd" else {"fused": True, "capturable": True}
@@ -403,18 +407,18 @@ def recorded_options(config: OptimizerConfig, *, is_recorded: bool) -> dict[str,
 def scheduler_of(
     config: ScheduleConfig, optimizer: torch.optim.Optimizer, *, epochs: int, steps_per_epoch: int
 ) -> dict[str, Any]:
-    """The schedule a recipe asks for, as Lightning takes it.
+    """The schedule of a recipe, in the form that Lightning takes.
 
-    All are stepped by step: Lightning steps those by epoch only after an epoch's checkpoint is
-    written, so a resumed run would be one step behind.
+    All schedules are updated per step. Lightning updates a schedule per epoch only after the
+    epoch's checkpoint is written, so a resumed run would be one update behind.
     """
     every = 1
     schedule: LRScheduler
     if config.name == "one_cycle":
         warmup = 0.3 * epochs if config.warmup_epochs is None else config.warmup_epochs
-        steps = epochs * steps_per_epoch + 1  # one is taken after the last step
+        steps = epochs * steps_per_epoch + 1  # Lightning updates once more after the last step
         share = min(1.0, warmup / epochs)
-        if abs(share * steps - 1) < 1e-6:  # torch divides by the length of the rise less one step
+        if abs(share * steps - 1) < 1e-6:  # torch would divide by 0: length of the rise minus 1
             share = (1 + 1e-6) / steps
         schedule = OneCycleLR(
             optimizer,
@@ -458,7 +462,7 @@ def learning_rate_factor(
     if epoch < warmup:
         return min(1.0, (step + 1) / (warmup * steps_per_epoch))
     if config.name == "step" and config.drop_epochs is not None:
-        # epochs count from 1 where people name them
+        # drop_epochs count from 1, as in papers; epoch counts from 0
         return float(config.gamma ** sum(epoch + 1 >= drop for drop in config.drop_epochs))
     if config.name == "step":
         return float(config.gamma ** int(epoch // config.step_epochs))
@@ -472,8 +476,8 @@ def learning_rate_factor(
 class Adversary:
     """Changes a share of every training batch so that it misleads the model.
 
-    The model attacked is the one of inference: batch norm with its running statistics, no
-    dropout. Its statistics do not see the images on the way.
+    The attack is on the model in eval mode: batch norm with its running statistics, no dropout.
+    The statistics are not updated by the images of the attack.
 
     Attributes:
         config: which attack, and how far.
@@ -512,10 +516,10 @@ class Adversary:
 
 
 def adversary_of(config: AdversarialConfig | None, train: Decoded) -> Adversary | None:
-    """Who changes the training images, if the recipe wants it.
+    """The adversary of a recipe, or ``None``.
 
     Raises:
-        ConfigError: pixels are not known, so that no change of them can be measured.
+        ConfigError: pixels are not known, so the size of a change cannot be measured.
     """
     if config is None:
         return None

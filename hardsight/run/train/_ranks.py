@@ -1,4 +1,4 @@
-"""The processes that train together: who started them, and which part of a batch each one takes."""
+"""Several processes that train together: how they were started, and how they share a batch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Share:
     """This process's part of one step.
 
     Attributes:
-        own: rows of the step that are this process's.
-        total: rows of the step, over all processes.
-        ranks: processes.
+        own: number of rows that this process takes.
+        total: number of rows of the step, over all processes.
+        ranks: number of processes.
     """
 
     own: int
@@ -29,41 +29,42 @@ class Share:
 
     @property
     def weight(self) -> float:
-        """What a mean over the own rows counts, before it is averaged over processes.
+        """Factor of the mean over the own rows, before it is averaged over processes.
 
-        ``DistributedDataParallel`` averages gradients as if all had equally many rows.
+        It is needed because ``DistributedDataParallel`` averages gradients as if all processes had
+        equally many rows.
         """
         return self.own * self.ranks / self.total
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of every batch this process takes."""
+    """The part of every batch that this process takes."""
 
     rank: int = 0
     count: int = 1
 
     def of(self, rows: Tensor) -> Tensor:
-        """This process's rows of a batch: parts that follow each other, as even as they can be.
+        """This process's rows of a batch, which is split into consecutive parts of even size.
 
-        All processes take every step together. One for which no row is left takes the first one of
-        the batch again; :meth:`share_of` says that it does not count.
+        All processes take every step together. A process with no rows left takes the first row of
+        the batch again; by :meth:`share_of` it does not count.
         """
         own = rows.tensor_split(self.count)[self.rank]
         return own if len(own) else rows[:1]
 
     def share_of(self, total: int) -> Share:
-        """How many rows of a batch of ``total`` are this process's."""
+        """This process's share of a batch with ``total`` rows."""
         even, more = divmod(total, self.count)
         return Share(even + (self.rank < more), total, self.count)
 
 
 @dataclass(frozen=True)
 class Launched:
-    """Processes that somebody else has started.
+    """Processes that a launcher has started.
 
     Attributes:
-        by: who.
+        by: name of the launcher.
         devices: processes on each machine.
         num_nodes: machines.
     """
@@ -80,12 +81,12 @@ class Launched:
 
 
 def on_ranks(config: TrainConfig) -> TrainConfig:
-    """The recipe for as many processes as a launcher has started, if one has.
+    """The recipe with the number of processes that a launcher has started, if there is one.
 
-    Without a launcher Lightning starts them itself, as many as the recipe says.
+    Without a launcher, Lightning starts as many processes as the recipe says.
 
     Raises:
-        ConfigError: the recipe says another number, or the launcher's cannot be trained with.
+        ConfigError: the recipe has another number, or the processes cannot train together.
     """
     ranks = _launched(config.devices * config.num_nodes)
     if ranks is None:
@@ -93,14 +94,14 @@ def on_ranks(config: TrainConfig) -> TrainConfig:
     stated = (config.devices, config.num_nodes)
     if stated not in ((1, 1), (ranks.devices, ranks.num_nodes)):
         raise ConfigError(
-            f"{ranks.said}, and the recipe says devices = {config.devices}, num_nodes = "
+            f"{ranks.said}, but the recipe says devices = {config.devices}, num_nodes = "
             f"{config.num_nodes}; leave both out, or start as many processes"
         )
     return dataclasses.replace(config, devices=ranks.devices, num_nodes=ranks.num_nodes)
 
 
 def _launched(stated: int) -> Launched | None:
-    """Several processes that somebody has started; ``stated`` is how many the recipe asks for."""
+    """The processes of a launcher; ``stated`` is the number of processes in the recipe."""
     by, count = launched() or ("", 1)
     if by == "torchrun":
         return _by_torchrun(count)
@@ -115,7 +116,7 @@ def _launched(stated: int) -> Launched | None:
     if stated > 1 and asked > 1 and os.environ.get("SLURM_JOB_NAME") not in BY_HAND:
         raise ConfigError(
             f"the Slurm job has {asked} tasks, but this process was started without srun, so "
-            f"that nobody starts the others; run: srun hardsight train ..."
+            f"that the others are never started; run: srun hardsight train ..."
         )
     return None
 

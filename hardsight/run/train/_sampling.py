@@ -1,4 +1,4 @@
-"""Which examples an epoch draws: all once, classes evenly, or by hardness."""
+"""Choose the examples of an epoch: each once, classes evenly, or by hardness."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MEASURES = ("avh", "loss", "el2n", "target_angle")  # of a tracker: larger is ha
 
 
 class SelfPaced:
-    """Easy examples first, by what a tracker saw of each when it was last drawn.
+    """Draws easy examples first, by the tracker's value of each when it was last drawn.
 
-    Epoch 0 draws every example once; from then on the share grows as in a curriculum.
+    Epoch 0 draws every example once; after that the share grows as in a curriculum.
 
     Args:
         config: of the recipe.
@@ -44,10 +44,11 @@ class SelfPaced:
 
 
 def epoch_rows(config: TrainConfig, sources: Sources) -> tuple[EpochRows | None, str | None]:
-    """What draws the examples of an epoch, and a digest of the hardness it goes by.
+    """A function that draws the examples of an epoch, and a digest of the hardness it uses.
 
     Returns:
-        ``None`` if every example is drawn once; a digest only for hardness from a table.
+        ``None`` as the function if every example is drawn once; a digest only for hardness from a
+        table.
 
     Raises:
         ConfigError: keys do not go together.
@@ -69,7 +70,7 @@ def epoch_rows(config: TrainConfig, sources: Sources) -> tuple[EpochRows | None,
     if known is not None and known != sources.fingerprint:
         raise DataError(
             f"sampling.table {sampling.table} is a table of other data than {train.source.spec}, "
-            "or the data has changed since; score or track the training split"
+            "or the data has changed since then; score or track the training split"
         )
     hardness = hardness_by_number(table, sampling.by, train.source.span)[numbers]
     sampler = HardnessSampler(
@@ -94,7 +95,7 @@ def check_sampling(config: TrainConfig) -> None:
     if sampling.order == "self_paced":
         if not config.track or sampling.table is not None:
             raise ConfigError(
-                "sampling.order = 'self_paced' goes by the run's own tracker: set track = true and "
+                "sampling.order = 'self_paced' uses the run's own tracker: set track = true and "
                 "leave sampling.table out"
             )
         if sampling.by not in MEASURES:

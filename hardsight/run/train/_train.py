@@ -1,4 +1,4 @@
-"""Training by recipe: a checkpoint that can be scored, on Lightning."""
+"""Train a classifier by a recipe, with Lightning, and keep a checkpoint that can be scored."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _DATA_KEYS = (
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training run gives back.
+    """The result of a training run.
 
     Attributes:
         folder: holds ``model.safetensors``, ``model.json``, ``metrics.csv``, ``recipe.json``,
@@ -104,16 +104,17 @@ class TrainResult:
         best_epoch: the epoch, counted from 1, whose weights were selected.
         test: accuracy and loss on the test split, if the recipe names one.
         next_step: the command that scores the model.
-        preprocessing: what was done to images in training, and must be done to them again.
+        preprocessing: how images were prepared in training, which scoring has to repeat.
         classes: names of the model's outputs, position = label.
         dynamics: one row per training example with the summaries of its dynamics, if the
             recipe has ``track = true``; also in ``dynamics.parquet``. ``held_out`` says which
             examples selected the model and were never trained on: their summaries are of the
             validation passes.
-        is_first_process: of several that train together, the one that writes and prints.
-        tracked: folder of the epochs of each set of examples that was watched but never trained
-            on; see ``track_on`` of :func:`train`. With ``track = true`` the held-out share is one
-            of them, ``held-out``.
+        is_first_process: whether this process is the one that writes and prints, if several train
+            together.
+        tracked: for each set of examples that was watched but never trained on, the folder with
+            its epochs; see ``track_on`` of :func:`train`. With ``track = true`` the held-out share
+            is among them, as ``held-out``.
     """
 
     folder: Path
@@ -129,7 +130,7 @@ class TrainResult:
     tracked: dict[str, Path] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the selected epoch, the test, and the last epochs."""
+        """HTML for a notebook: the selected epoch, the test, and the last epochs."""
         facts = {"run": str(self.folder), "best epoch": f"{self.best_epoch}"}
         facts |= {f"test {name}": f"{value:.4g}" for name, value in (self.test or {}).items()}
         columns = tuple(dict.fromkeys(name for epoch in self.history for name in epoch))
@@ -141,7 +142,7 @@ class TrainResult:
 def run_train(
     config: TrainConfig, *, show_progress: bool | None = None
 ) -> TrainResult | FoldsResult:
-    """:func:`train` by settings, as the command line does it."""
+    """Call :func:`train` with a recipe, as the command line does."""
     return _one_or_folds(config, config.model.name, config.data.name, show_progress)
 
 
@@ -192,21 +193,21 @@ def train(
         out: folder of the run.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
         track_on: examples to watch but never to train on, by name, each anything that
-            :func:`hardsight.data.open_source` takes: after every epoch the measures of
-            :class:`hardsight.tracking.HardnessTracker` are recorded of them, in eval mode. The
+            :func:`hardsight.data.open_source` takes. After every epoch the measures of
+            :class:`hardsight.tracking.HardnessTracker` are recorded for them, in eval mode. The
             key ``track_test`` does the same with the test split, under the name ``test``.
         folds: train this many models instead of one, each on all but one part of the training
-            split, and give one table in which every example is scored by the model that did not
-            see it, neither to learn from nor to be selected by. A module is copied for each of
-            them and stays as it is.
+            split, and return one table in which every example is scored by the model that did not
+            see it, neither in training nor in selection. A module is copied for each of them and
+            stays as it is.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
             ``validation``, ``validation_split``, ``test_split``, ``text_column``,
             ``label_column``, ``image_column``, ``tokenizer``, ``max_tokens``, ``classes``,
             ``patch``, ``size``, ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white``
-            and ``imbalance`` go to its table ``data``. ``validation`` may also be examples of their
-            own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows``, too,
-            goes to ``data``: a file of ``hardsight select``, or an array, as
+            and ``imbalance`` go to its table ``data``. ``validation`` may also be a dataset of its
+            own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows`` goes to
+            ``data`` as well: a file of ``hardsight select``, or an array, as
             :func:`hardsight.data.open_source` takes them.
 
     Returns:
@@ -227,9 +228,9 @@ def train(
     """
     table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
     held_out, rows = settings.pop("validation", None), settings.pop("rows", table.get("rows"))
-    # a file is a key of the table like any other; an array is known by its fingerprint
+    # only a file has a name to be written in the recipe; an array is recorded by its fingerprint
     table["rows"] = os.fspath(rows) if isinstance(rows, str | os.PathLike) else None
-    if isinstance(held_out, int | float):  # a share: a key of the table like any other
+    if isinstance(held_out, int | float):  # a share of the training split, as the recipe has it
         table["validation"], held_out = held_out, None
     elif held_out is not None:
         if settings.get("validation_split", table.get("validation_split")) is not None:
@@ -243,7 +244,7 @@ def train(
     data = table["name"]
     if isinstance(data, os.PathLike):
         table["name"] = os.fspath(data)
-    elif not isinstance(data, str):  # a dataset of the user's own may have a ``spec`` of its own
+    elif not isinstance(data, str):  # not data.spec: a user's dataset may use the name for its own
         table["name"] = data.spec if isinstance(data, ExampleSource) else type(data).__name__
     started = dict(model) if isinstance(model, Mapping) else {"name": model}
     net = started.get("name")
@@ -269,17 +270,17 @@ def _one_or_folds(
     validation: Any = None,
     rows: Any = None,
 ) -> TrainResult | FoldsResult:
-    """One model, or one for each fold."""
+    """Train one model, or one for each fold."""
     config = on_ranks(config)
     if config.folds is None:
         return run_recipe(
             config, model, data, show, track_on=track_on, validation=validation, rows=rows
         )
-    from hardsight.run.train._folds import run_folds  # which runs recipes itself
+    from hardsight.run.train._folds import run_folds  # imports this file, to train each fold
 
     if track_on:
         raise ConfigError(
-            f"track_on watches one model, and folds = {config.folds} trains {config.folds}; leave "
+            f"track_on watches one model, but folds = {config.folds} trains {config.folds}; leave "
             "one of the two out"
         )
     return run_folds(config, model, data, show, validation=validation, rows=rows)
@@ -287,22 +288,22 @@ def _one_or_folds(
 
 @dataclass(frozen=True)
 class _Task:
-    """A recipe and all that it names: opened, checked, and fitting each other.
+    """A recipe and everything that it names, opened and checked.
 
     Attributes:
         config: the recipe.
-        device: that it asks for.
+        device: that the recipe names.
         loaded: the model.
-        sources: the data, labels as the model numbers them.
+        sources: the data, with labels as the model numbers them.
         loss: of the recipe.
-        head: of the model, if something in the run works with it.
-        adversary: changes the training images first.
-        watched: examples that are only looked at, by name.
+        head: of the model, if the run needs it.
+        adversary: changes the training images before a step.
+        watched: examples that are tracked but never trained on, by name.
         recipe: everything that decides the result.
         show: force progress bars on or off.
         title: of the progress bar.
-        rows: which examples an epoch draws, if not every one once.
-        has_one_shape: whether a step of a full batch can be recorded.
+        rows: which examples an epoch draws; ``None`` for each of them once.
+        has_one_shape: whether all full batches have one shape, so that a step can be recorded.
     """
 
     config: TrainConfig
@@ -331,9 +332,9 @@ def run_recipe(
     rows: Any = None,
     part: PartOfData | None = None,
 ) -> TrainResult:
-    """:func:`train` by a recipe, with the model and the data themselves in place of their names.
+    """Train one model by a recipe, with model and data passed as objects or by name.
 
-    One model: a recipe with ``folds`` is :func:`run_folds`.
+    A recipe with ``folds`` goes to :func:`run_folds` instead.
     """
     pl = require("lightning.pytorch", extra="train", feature="training")
     reads = (data, validation, *(track_on or {}).values())
@@ -395,10 +396,10 @@ def _model_and_data(
     rows: Any,
     part: PartOfData | None,
 ) -> tuple[LoadedModel, Sources, KindReader | None]:
-    """The model with its preprocessing, and the data as it wants them, with its class numbers.
+    """The model, and the data prepared for it, with labels as the model numbers them.
 
-    Data that a model's own tokenizer has to read come with the reader that holds both; until
-    ``stack`` is closed the model is as training needs it.
+    Texts and graphs come with a reader, which loads the model first, since its tokenizer decides
+    how they are read. What is changed in the model is undone when ``stack`` is closed.
     """
     reader: KindReader | None = None
 
@@ -416,6 +417,7 @@ def _model_and_data(
     if reader is not None:
         loaded = reader.loaded
         stack.enter_context(reader.at_work())
+    # if both are stated, it does not matter whether we understand the model's own preprocessing
     is_stated = None not in (config.data.mean, config.data.std)
     loaded = loaded or loaded_for(
         config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
@@ -430,14 +432,14 @@ def _model_and_data(
 def _head(
     config: TrainConfig, model: nn.Module, sources: Sources, loss: TotalLoss, *, watches: bool
 ) -> Head | None:
-    """The head, if the run works with it: with new weights, if the recipe wants them.
+    """The head if the run needs it, with new weights if the recipe says so.
 
     Raises:
         ConfigError: a loss cannot be computed for this model.
     """
     changes = config.freeze_body or config.reset_head
     is_needed = loss.needs_embeddings or config.track or changes or watches
-    # a name is verified even if the head is not needed: it may be mistyped
+    # a name is checked even if the head is not needed, since it may be mistyped
     is_sought = is_needed or config.head is not None
     head = head_of(model, sources, config.head) if is_sought else None
     assert sources.order is not None  # a name for each output of the model
@@ -452,31 +454,31 @@ def _head(
 def _tell_what_is_not_trained(
     config: TrainConfig, loaded: LoadedModel, loss: TotalLoss, sources: Sources
 ) -> None:
-    """Warn of what stays as it began, although the recipe may not mean it."""
+    """Warn of weights that stay untrained, which the recipe may not intend."""
     assert sources.order is not None  # a name for each output of the model
     origin = loaded.weights_origin
-    # a network that is pretrained by an option has only a new head
+    # is_as_made also holds for a factory with pretrained=True, whose body has been trained
     if config.freeze_body and is_as_made(origin) and not loaded.options.get("pretrained"):
         warn(
-            f"freeze_body keeps a body that nothing trained: no model.weights are given, so that "
-            f"the head learns from the features of {config.model.name} {origin}; name "
-            "model.weights, or leave freeze_body out"
+            f"freeze_body keeps a body that was never trained: no model.weights are given, so the "
+            f"head learns from the features of {config.model.name} {origin}; set model.weights, or "
+            "leave freeze_body out"
         )
     names = ", ".join(term.config.name for term in loss.terms)
     num_classes = len(sources.order.names)
     idle = loss.epochs_without_head(epochs=config.epochs, num_classes=num_classes)
     if config.freeze_body and idle:
         raise ConfigError(
-            "freeze_body lets the head alone learn, and no loss depends on its weights in "
+            "freeze_body trains only the head, but no loss depends on its weights in "
             f"{epochs_in_words(idle)} (counted from 0) of {config.epochs}: "
-            f"{', '.join(map(span_in_words, config.loss))}; let one that reads the logits, such as "
-            "cross_entropy, play a part in every epoch, or leave freeze_body out"
+            f"{', '.join(map(span_in_words, config.loss))}; use a loss that reads the logits, such "
+            "as cross_entropy, in every epoch, or leave freeze_body out"
         )
     if len(idle) < config.epochs:
         return
     warn(
-        f"the head is not trained: no loss depends on its weights ({names}), so that predictions "
-        "and accuracy are those of the weights it begins with; add one that reads the logits, such "
+        f"the head is not trained: no loss depends on its weights ({names}), so predictions and "
+        "accuracy are those of the weights it starts with; add a loss that reads the logits, such "
         "as cross_entropy"
     )
 
@@ -484,7 +486,7 @@ def _tell_what_is_not_trained(
 def _watched(
     config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
-    """The examples to watch, by name; none in most runs."""
+    """The sets of examples to watch, by name; empty in most runs."""
     if not (config.track_test or track_on):
         return {}
     from hardsight.run.train.engine import watched_sets  # needs Lightning
@@ -498,7 +500,7 @@ def _check_strategy(config: TrainConfig) -> None:
 
 
 def _run(pl: Any, run: RunFolder, task: _Task) -> TrainResult:
-    """Train, unless the folder has the result already, and keep what comes of it."""
+    """Train, unless the folder already has the result, and write the result."""
     config, sources, model = task.config, task.sources, task.loaded.model
     is_first = is_first_process()
     if is_first:
@@ -506,6 +508,7 @@ def _run(pl: Any, run: RunFolder, task: _Task) -> TrainResult:
         prepare(run, task.recipe, precision=precision, first=first_outputs(model, sources))
     if config.resume and run.finished:
         return _finished(run.folder, task)
+    # training draws from the global generators, whose states belong to the user
     with quiet(pl), random_states_kept(task.device):
         recorder, pixels, trackers = _fitted(pl, task)
     _load_best(model, run.folder)
@@ -525,7 +528,7 @@ def _run(pl: Any, run: RunFolder, task: _Task) -> TrainResult:
 
 
 def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
-    """Train to the last epoch; gives the recorder, how pixels were normalised, and the trackers."""
+    """Train to the last epoch; returns the recorder, the normalisation, and the trackers."""
     from hardsight.run.train.engine import TrainModule, evaluation_tracking
 
     config, sources, head, model = task.config, task.sources, task.head, task.loaded.model
@@ -549,7 +552,8 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
         model, config, task.loss, head=head, batches=train, adversary=task.adversary,
         is_recorded=is_recorded,
     )  # fmt: skip
-    # before the recorder: an epoch's rows are written when its checkpoint says so
+    # trackers come before the recorder in the list: when the recorder writes an epoch's
+    # checkpoint, the rows of that epoch are on disk
     trackers, callbacks = None, list[Any]()
     if config.track:
         assert head is not None
@@ -585,7 +589,8 @@ def _finished(folder: Path, task: _Task) -> TrainResult:
     """The result of a run that was completed before."""
     content = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     _load_best(task.loaded.model, folder)
-    load_stored(task.loaded.model, folder)  # the same weights, of which a digest was kept
+    # the same weights again, from the folder whose digest is checked against damage
+    load_stored(task.loaded.model, folder)
     return _result(
         folder, task, history=content["history"], best_epoch=content["best_epoch"],
         test=content["test"], dynamics=read_table(folder / DYNAMICS) if task.config.track else None,
@@ -615,22 +620,23 @@ def _load_best(model: nn.Module, folder: Path) -> None:
 
 @torch.inference_mode()
 def _tested(task: _Task, test: Decoded, pixels: Pixels) -> dict[str, float]:
-    """Accuracy and cross-entropy on the test split, by the selected model."""
+    """Accuracy and cross-entropy of the selected model on the test split."""
     from hardsight.run.train.engine import Tally
 
     config, model = task.config, task.loaded.model.to(pixels.device).eval()
     tally = Tally(pixels.device)
     workers = chosen_workers(config.workers, length=len(test))
+    # without gradients, batches may be larger than in training
     for batch in EvaluationBatches(
         test, pixels, batch_size=max(256, config.batch_size), shard=Shard(), workers=workers
     ):
         logits = logits_of(model(batch.inputs)).float()
         tally.add(nn.functional.cross_entropy(logits, batch.labels), logits, batch.labels)
     loss, accuracy = tally.means()
-    if not math.isfinite(loss):  # finite weights can be too large for what follows from them
+    if not math.isfinite(loss):  # finite weights can be so large that outputs overflow
         warn(
-            f"the test loss is {loss}: the trained model has outputs that are not finite or beyond "
-            "all measure, and its accuracy means nothing; lower optimizer.lr or the options of the "
+            f"the test loss is {loss}: the trained model has outputs that are not finite or far "
+            "too large, and its accuracy means nothing; lower optimizer.lr or the options of the "
             "loss, or set gradient_clip"
         )
     return {"accuracy": accuracy, "loss": loss, "examples": len(test)}

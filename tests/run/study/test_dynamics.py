@@ -179,7 +179,7 @@ def test_a_study_of_a_run_joins_people_by_position(trained, tmp_path):
         ("people [0.4, 0.6)", 225), ("people [0.8, 1]", 224),
     ]  # fmt: skip
     assert (tmp_path / "study" / "study.json").exists()
-    with pytest.raises(TableError, match="does not say who its examples are"):
+    with pytest.raises(TableError, match="has no ids of its examples"):
         hs.study_dynamics([trained], examples="train", human=tmp_path / "people.csv")
 
 

@@ -84,7 +84,7 @@ def test_a_frozen_body_needs_a_loss_of_the_head_in_every_epoch(images, tmp_path)
     early = [{"name": "amc"}, {"name": "cross_entropy", "end_epoch": 1}]
     options = {**FAST, "epochs": 3, "freeze_body": True, "loss": early}
     with pytest.raises(
-        ConfigError, match=r"head alone .* in epochs 1 and 2 .*: amc, cross_entropy before"
+        ConfigError, match=r"only the head, .* in epochs 1 and 2 .*: amc, cross_entropy before"
     ):
         hs.train("small_cnn", images, out=tmp_path / "run", **options)
 
@@ -92,7 +92,7 @@ def test_a_frozen_body_needs_a_loss_of_the_head_in_every_epoch(images, tmp_path)
 def test_a_frozen_body_of_random_weights_is_told_of(images, tmp_path):
     with pytest.warns(
         HardsightWarning,
-        match=r"freeze_body keeps a body that nothing trained: .* small_cnn as made",
+        match=r"freeze_body keeps a body that was never trained: .* small_cnn as made",
     ) as told:
         hs.train("small_cnn", images, out=tmp_path / "run", freeze_body=True, **FAST)
     assert len(told) == 1
@@ -106,7 +106,7 @@ def test_a_frozen_body_that_an_option_has_pretrained_is_in_order(images, tmp_pat
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         hs.train(model, images, out=tmp_path / "run", freeze_body=True, size=32, **FAST)
-    assert not [str(each.message) for each in told if "nothing trained" in str(each.message)]
+    assert not [str(each.message) for each in told if "was never trained" in str(each.message)]
 
 
 @pytest.mark.parametrize("augment", [{"flip": True}, {"crop_padding": 2}])

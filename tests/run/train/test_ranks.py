@@ -180,7 +180,7 @@ TASKS = SLURM | {"SLURM_STEP_NUM_TASKS": "4"}
 @pytest.mark.parametrize(
     ("variables", "settings", "said"),
     [
-        (TORCHRUN, {"devices": 4}, r"torchrun started 2 processes on each of 2 machines, and the "
+        (TORCHRUN, {"devices": 4}, r"torchrun started 2 processes on each of 2 machines, but the "
                                    r"recipe says devices = 4, num_nodes = 1; leave both out"),
         (TORCHRUN | {"WORLD_SIZE": "3"}, {}, r"torchrun started 3 processes, 2 of them on this "
                                              r"machine; .* the same --nproc-per-node"),

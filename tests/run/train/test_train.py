@@ -1050,7 +1050,7 @@ def test_a_model_that_fails_on_the_images_is_refused_in_words(tmp_path):
 @pytest.mark.parametrize(
     ("stated", "said"),
     [
-        ({"size": (16, 16)}, r"16 x 16 pixels, and is trained on 8 x 8"),
+        ({"size": (16, 16)}, r"16 x 16 pixels, but is trained on 8 x 8"),
         ({"size": (8, 8), "squash": True}, r"squash = True"),
         ({"size": (8, 8), "crop": 0.875}, r"crop = 0\.875"),
     ],

@@ -1,4 +1,4 @@
-"""Training through Lightning; importing this room loads it."""
+"""The parts of training that subclass Lightning; importing this package loads Lightning."""
 
 from hardsight.run.train.engine._module import Tally as Tally
 from hardsight.run.train.engine._module import TrainModule as TrainModule

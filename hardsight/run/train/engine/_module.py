@@ -1,4 +1,4 @@
-"""One training step, one validation step, and the guard against losses that are not finite."""
+"""The training step, the validation step, and the guard against losses that are not finite."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from hardsight.run.train import (
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What is kept of a step until it is known to be good; tensors stay on the device."""
+    """Facts of a step, kept until its loss was checked; tensors stay on the device."""
 
     step: int
     loss: Tensor
     index: Tensor
-    finite: Tensor  # whether all logits of a row are; the logits themselves would fill the device
+    finite: Tensor  # per row, whether all logits are finite; the logits would fill the device
 
 
 class StepGuard:
-    """Finds the first step whose loss is not finite, without waiting for the device each time.
+    """Finds the first step whose loss is not finite, without waiting for the device every time.
 
     Args:
-        every: steps between two looks; a look waits for the device.
+        every: steps between two checks; a check waits for the device.
     """
 
     def __init__(self, every: int) -> None:
         self._every, self._records = every, list[StepRecord]()
 
     def add(self, record: StepRecord) -> None:
-        """Take in a step; check them when enough of them wait.
+        """Add a step, and check all steps when enough of them are waiting.
 
         Raises:
             NonFiniteError: as :meth:`check`.
@@ -92,15 +92,15 @@ class Tally:
     """Sums over an epoch, kept on the device: loss, correct predictions, examples."""
 
     def __init__(self, device: torch.device) -> None:
-        place = torch.device("cpu") if device.type == "mps" else device  # which has no doubles
+        place = torch.device("cpu") if device.type == "mps" else device  # mps has no float64
         self.sums = torch.zeros(3, dtype=torch.float64, device=place)
 
     def clear(self) -> None:
-        """Begin again, in the same memory: a recorded step adds to it."""
+        """Set the sums to zero in place, since a recorded step adds to this memory."""
         self.sums.zero_()
 
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor, share: Share | None = None) -> None:
-        """Take in a batch; ``loss`` is its mean, or with ``share`` one whose mean over ranks is."""
+        """Add a batch; ``loss`` is its mean, or with ``share`` this rank's part of that mean."""
         share = share or Share(len(labels), len(labels), 1)
         labels = labels[: share.own]
         right = (logits[: share.own].argmax(dim=1) == labels).sum()
@@ -118,13 +118,13 @@ class Tally:
 def _nothing_learns(config: TrainConfig) -> str:
     losses = ", ".join(loss.name for loss in config.loss)
     return (
-        f"no weight that may change takes part in the loss ({losses}); add cross_entropy, or let "
-        "more of the model learn: model.requires_grad_()"
+        f"no trainable weight takes part in the loss ({losses}); add cross_entropy, or make more "
+        "of the model trainable: model.requires_grad_()"
     )
 
 
 class TrainModule(pl.LightningModule):
-    """A classifier under a recipe.
+    """A classifier that is trained by a recipe.
 
     Args:
         model: in train mode.
@@ -132,11 +132,11 @@ class TrainModule(pl.LightningModule):
         loss: its losses.
         head: of the model, if a loss or a tracker reads embeddings.
         batches: to train on.
-        adversary: changes the images of every batch first.
-        is_recorded: steps of full batches are recorded once and replayed, on one CUDA device.
+        adversary: changes the images of every batch before the step.
+        is_recorded: whether steps of full batches are recorded and replayed, on one CUDA device.
 
     Attributes:
-        embeddings: of the last batch, if a head is known.
+        embeddings: of the last batch, if there is a head.
         logits: of the last batch.
     """
 
@@ -156,20 +156,21 @@ class TrainModule(pl.LightningModule):
         self._adversary = adversary
         self._config, self._loss, self._head = config, loss, head
         self._batches = batches
-        # in tuples, or the state dict would hold these parts of the model a second time
+        # hidden in tuples: nn.Module would register them, and the state dict would hold them twice
         self._layer: tuple[nn.Linear | None] = (None,)
         if head is not None and loss.needs_class_weights:
             self._layer = (linear_layer(model, head.name),)
         self._runner = (torch.compile(model) if config.compile else model,)
-        # of this process in a step; with few examples no step is larger
+        # rows of this process in a full step; a dataset smaller than a batch has smaller steps
         self._full_share = batches.shard.share_of(min(config.batch_size, batches.length)).own
         self._forward: Any = None
         self._captured: Forward | None = None
-        # torch's one_cycle moves the momentum too, which an optimizer's kernel takes as a constant
+        # torch's one_cycle also changes the momentum, which the optimizer's kernel takes as a
+        # constant that a recording would freeze
         self._updates_inside = is_recorded and config.schedule.name != "one_cycle"
         self._recorded: RecordedStep | None = None
         self._is_recorded, self._is_replayed = is_recorded, False
-        # what an adversary changes is made before the step
+        # an adversary needs the images before the step, so they cannot be made in the recording
         batches.gives_tickets = is_recorded and adversary is None
         self._numbers: StepNumbers | None = None
         self._share: Share | None = None  # of this process, if several train together
@@ -179,21 +180,22 @@ class TrainModule(pl.LightningModule):
         self.logits: Tensor | None = None
 
     def on_fit_start(self) -> None:
-        """Open the hook on the head for the whole run."""
+        """Install the hook on the head for the whole run."""
         runner: Any = self._runner[0]
         if self._head is None:
             self._forward = lambda inputs: (None, logits_of(runner(inputs)))
         else:
             captured = capture(runner, self._head, in_training=True)
             self._forward = self._captured = self._open.enter_context(captured)
+        # on a CPU a check costs no wait, so the first bad step is reported at once
         self._guard = StepGuard(every=1 if self.device.type == "cpu" else 50)
 
     def close(self) -> None:
-        """Remove the hook; Lightning calls no hook of its own after an error."""
+        """Remove the hook; after an error Lightning would not call any hook to do so."""
         self._open.close()
 
     def on_train_start(self) -> None:
-        """Make what a recorded step reads and adds to."""
+        """Allocate the tensors that a recorded step reads and adds to."""
         self.train_tally = Tally(self.device)
         if not self._is_recorded:
             return
@@ -208,10 +210,10 @@ class TrainModule(pl.LightningModule):
         )
 
     def on_train_epoch_start(self) -> None:
-        """Start sums and random states again: an epoch depends on nothing but its number."""
+        """Reset sums and random states, so that an epoch's draws depend on its number alone."""
         self.train_tally.clear()
         if self._config.freeze_body:
-            self.model.eval()  # the statistics of batch norm stay, and nothing is dropped
+            self.model.eval()  # a frozen body keeps its batch norm statistics and has no dropout
         self._batches.set_epoch(self.current_epoch)
         seed = seed_of(self._config.seed, "steps", self.current_epoch, self.global_rank)
         seed_generators(seed, gpus=self.device.type != "cpu")
@@ -231,22 +233,22 @@ class TrainModule(pl.LightningModule):
         return loss
 
     def _replayed(self, batch: TrainBatch | Ticket) -> Passed | None:
-        """The step over a batch, done by a recording; ``None`` if there is none."""
+        """Do the step over a batch by replaying a recording; ``None`` if there is none."""
         if self._recorded is None:
             return None
         assert self._numbers is not None
-        # a recording needs the last pass to be gone
+        # free the last pass: its autograd nodes would break a recording
         self.embeddings = self.logits = self._class_weights = None
         groups = self._plain_optimizer.param_groups
         weights = self._loss.weights_at(self.current_epoch)
         self._numbers.set([*weights, *(group["lr"] for group in groups)])
         key = self._loss.shape_at(self.current_epoch, self.global_step)
-        if self._updates_inside:  # an optimizer's kernel takes these as constants
+        if self._updates_inside:  # the optimizer's kernel takes these as constants
             key = (*key, *((group.get("momentum"), group.get("betas")) for group in groups))
         return self._recorded.passed(batch, key)
 
     def _passed_with_room(self, batch: TrainBatch | Ticket) -> Passed:
-        """The passes over a batch; a recording makes room for them if it must."""
+        """The passes over a batch; if they do not fit into memory, the recording is given up."""
         try:
             return self._passed(batch)
         except torch.OutOfMemoryError:
@@ -257,7 +259,7 @@ class TrainModule(pl.LightningModule):
 
     def _passed(self, batch: TrainBatch | Ticket) -> Passed:
         made = self._batches.made(batch)
-        # the last batch of an epoch is smaller: to compile for it takes longer than it ever saves
+        # compiling for the smaller last batch of an epoch would take longer than it ever saves
         is_full = self._full_share == len(made.labels)
         with (
             model_errors(type(self.model).__name__, f"the batch of step {self.global_step}"),
@@ -267,7 +269,7 @@ class TrainModule(pl.LightningModule):
         loss = self.loss_of(logits, made)
         if not loss.requires_grad:
             raise ConfigError(_nothing_learns(self._config))
-        # nothing here may keep the pass alive while the next one is recorded
+        # move it out: an attribute would keep the pass alive while the next one is recorded
         embeddings, self.embeddings = self.embeddings, None
         with torch.no_grad():
             self.train_tally.add(loss, logits, made.labels, self._share)
@@ -276,40 +278,42 @@ class TrainModule(pl.LightningModule):
         return Passed(embeddings, logits, loss, finite, weights)
 
     def _class_weights_of(self, num_classes: int) -> Tensor | None:
-        """A copy of the head's weights for a tracker, who sees a step that has moved them."""
+        """A copy of the head's weights for a tracker, which runs after the step changed them."""
         if not (self._updates_inside and self._config.track):
             return None
-        assert self._head is not None  # a tracked run has one
+        assert self._head is not None  # a tracked run has a head
         layer = self.model.get_submodule(self._head.name)
         return live_class_weights(layer, num_classes).detach().clone()
 
     def evaluated(self, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Embeddings, if a head is known, and logits of a batch that is not trained on.
+        """Embeddings, if there is a head, and logits of a batch that is not trained on.
 
-        By the one hook on the head, which would keep what it sees if the model ran without it.
+        It goes through the capture of this module: its hook sees every forward pass, and would
+        keep the embeddings of a pass that went around it.
         """
-        with self._uncompiled():  # another mode and other sizes of batches
+        with self._uncompiled():  # eval mode and other batch sizes would be compiled again
             embeddings, logits = self._forward(inputs)
         return embeddings, logits
 
     def _uncompiled(self) -> AbstractContextManager[Any]:
-        """The model as it is, where compiling it once more would not pay."""
+        """Run the model uncompiled, for passes that are too rare to compile for."""
         return torch.compiler.set_stance("force_eager") if self._config.compile else nullcontext()
 
     def kept_pass(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Embeddings and logits of the last batch, and class weights that have moved since."""
+        """Embeddings and logits of the last batch, and its class weights if they changed since."""
         assert self.embeddings is not None  # a tracked run has a head
         assert self.logits is not None
         return self.embeddings, self.logits, self._class_weights
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Gradients of a step; a replayed step has made them already."""
+        """Compute gradients, unless a replayed step has done so already."""
         if not self._is_replayed:
             super().backward(loss, *args, **kwargs)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
-        """Forget the last step's gradients; a replayed step has overwritten them already."""
+        """Reset gradients, unless a replayed step has overwritten them already."""
         if not self._is_replayed:
+            # gradients that a recording writes to must keep their memory
             optimizer.zero_grad(set_to_none=not self._are_gradients_owned)
 
     def optimizer_step(
@@ -319,7 +323,7 @@ class TrainModule(pl.LightningModule):
         optimizer: Any,
         optimizer_closure: Callable[[], Any] | None = None,
     ) -> None:
-        """The optimizer's step; a replayed step has taken it already."""
+        """Take the optimizer's step, unless a replayed step has taken it already."""
         if not self._updates_inside:
             super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
             return
@@ -329,7 +333,7 @@ class TrainModule(pl.LightningModule):
             self._update()
 
     def _update(self) -> None:
-        """Clip the gradient and step, with learning rates that lie on the device."""
+        """Clip the gradient and step, with learning rates that are read on the device."""
         optimizer, numbers = self._plain_optimizer, self._numbers
         assert numbers is not None
         if self._config.gradient_clip is not None:
@@ -340,7 +344,7 @@ class TrainModule(pl.LightningModule):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
             optimizer.step()
-        finally:  # schedules and checkpoints go on with plain numbers
+        finally:  # schedules and checkpoints need plain numbers, not tensors on the device
             for group, rate in zip(optimizer.param_groups, stated, strict=True):
                 group["lr"] = rate
 
@@ -354,7 +358,7 @@ class TrainModule(pl.LightningModule):
         return optimizer
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Let the optimizer go on in this run's way, whichever way wrote the checkpoint."""
+        """Set the optimizer's options of this run, which need not be those of the checkpoint."""
         how = {"fused": None, "capturable": False, "foreach": None}
         how |= recorded_options(self._config.optimizer, is_recorded=self._is_fused)
         for state in checkpoint["optimizer_states"]:
@@ -362,7 +366,7 @@ class TrainModule(pl.LightningModule):
                 group.update({key: value for key, value in how.items() if key in group})
 
     def on_validation_model_zero_grad(self) -> None:
-        """Free the gradients while validating, unless a recording writes to them."""
+        """Free the gradients during validation, unless a recording writes to them."""
         if not self._are_gradients_owned:
             super().on_validation_model_zero_grad()
 
@@ -371,7 +375,7 @@ class TrainModule(pl.LightningModule):
         return self._recorded is not None and self._recorded.owns_gradients
 
     def loss_of(self, logits: Tensor, batch: TrainBatch) -> Tensor:
-        """The recipe's losses of a batch."""
+        """The sum of the recipe's losses for a batch."""
         return self._loss(
             logits,
             batch.labels,
@@ -384,20 +388,20 @@ class TrainModule(pl.LightningModule):
         )
 
     def check_steps(self) -> None:
-        """Raise if a loss since the last check was not finite, or a batch did not fit the head."""
+        """Raise if a loss since the last check was not finite, or logits did not fit the head."""
         self._guard.check()
         if self._captured is not None:
             self._captured.check()
 
     def check_weights(self) -> None:
-        """Raise if the last step left weights or statistics that are not finite: no loss tells.
+        """Raise if weights or statistics are not finite; no loss was computed after the last step.
 
         Raises:
             NonFiniteError: names the first of them.
         """
         state = [*self.model.named_parameters(), *self.model.named_buffers()]
         if all(torch.stack([values.isfinite().all() for _, values in state]).tolist()):
-            return  # one wait for the device instead of one for each
+            return  # a single wait for the device instead of one per tensor
         for name, values in state:
             if not bool(values.isfinite().all()):
                 raise NonFiniteError(
@@ -407,15 +411,15 @@ class TrainModule(pl.LightningModule):
                 )
 
     def on_validation_epoch_start(self) -> None:
-        """Start the sums again."""
+        """Set the sums to zero."""
         if self.trainer.state.fn == "fit":
-            self.check_steps()  # the step that went wrong says more than what it did to validation
+            self.check_steps()  # first: the step that went wrong tells more than a bad validation
         self.validation_tally = Tally(self.device)
 
     def validation_step(self, batch: TrainBatch, batch_idx: int) -> None:
-        """Cross-entropy and accuracy, for any training loss: comparable between recipes."""
+        """Cross-entropy and accuracy for any training loss, so that recipes can be compared."""
         self.embeddings, self.logits = self.evaluated(batch.inputs)
-        self._class_weights = None  # nothing has moved since
+        self._class_weights = None  # no step has changed the weights since this pass
         logits = self.logits.float()
         loss = functional.cross_entropy(logits, batch.labels)
         self.validation_tally.add(loss, logits, batch.labels)
@@ -434,5 +438,5 @@ class TrainModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
-        """Batches are made on the device."""
+        """Return the batch unchanged, since batches are made on the device."""
         return batch

@@ -1,4 +1,4 @@
-"""What a training run leaves behind: metrics, checkpoints, and a progress bar on the way."""
+"""Write metrics and checkpoints of a training run, and show its progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KEPT_BEFORE = f"the checkpoint of the epoch before is kept: {AGAIN}"
 
 
 class KeptCheckpoints(TorchCheckpointIO):
-    """Takes a checkpoint as a copy in memory, for whoever writes it while training goes on."""
+    """Copies a checkpoint in memory, so that it can be written while training goes on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,25 +41,25 @@ class KeptCheckpoints(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Copy what training is about to change."""
+        """Copy the checkpoint before training changes its tensors."""
         own = apply_to_collection(checkpoint, Tensor, lambda v: v.detach().to("cpu", copy=True))
         self._kept = (own, Path(path))
 
     def written(self) -> None:
-        """Write the copy, if there is one."""
+        """Write the copy to its file, if there is one."""
         if self._kept is not None:
             (checkpoint, path), self._kept = self._kept, None
             super().save_checkpoint(checkpoint, path)
 
 
 class BesideTraining:
-    """One piece of work at a time, done by a thread while training goes on.
+    """Runs one piece of work at a time in a thread, while training goes on.
 
-    Who hands in the next piece waits for the one before, and gets its error. So no more than one
-    is ever lost to a process that is killed.
+    :meth:`put` waits for the piece before, and raises its error. So a process that is killed loses
+    at most one piece.
 
     Args:
-        is_on: ``False`` does everything at once; a process that forks must not have other threads.
+        is_on: ``False`` does everything at once, since a process that forks must have no threads.
     """
 
     def __init__(self, is_on: bool) -> None:
@@ -67,10 +67,10 @@ class BesideTraining:
         self._last: Future[None] | None = None
 
     def put(self, work: Callable[[], None]) -> None:
-        """Begin a piece of work, once the last one is done.
+        """Start a piece of work, once the last piece is done.
 
         Raises:
-            HardsightError: of the last one.
+            HardsightError: of the last piece of work.
         """
         self.wait()
         if self._pool is None:
@@ -79,7 +79,7 @@ class BesideTraining:
             self._last = self._pool.submit(work)
 
     def wait(self) -> None:
-        """Until all is done.
+        """Wait until all work is done.
 
         Raises:
             HardsightError: of the last piece of work.
@@ -89,27 +89,27 @@ class BesideTraining:
             last.result()
 
     def close(self) -> None:
-        """Wait without raising what came of it, and end the thread; called after an error."""
+        """Wait without raising errors, and end the thread; called after an error."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
 
 
 class RunRecorder(pl.Callback):
-    """Metrics and checkpoints after every epoch, each file renamed into place when complete.
+    """Writes metrics and checkpoints after every epoch, and renames each complete file into place.
 
-    They are written while the next epoch is trained, from copies: an epoch of a small network on
-    a GPU takes less time than its files.
+    Files are written from copies while the next epoch is trained, since an epoch of a small network
+    on a GPU takes less time than writing its files.
 
     The Lightning checkpoint decides which epochs are on record. The weights of a new best epoch
-    wait under a name of their own until it is in place, so that an epoch lost in between, which
-    may come out otherwise when it is trained again, leaves the selected weights alone. The
-    checkpoint of the epoch before stays too, for the case that the last one is damaged, and so do
-    the weights that were the best by then.
+    wait under a name of their own until that checkpoint is in place. If the process dies in
+    between, the epoch is trained again, may come out differently, and leaves the selected weights
+    alone. The checkpoint of the epoch before is kept in case the last one is damaged, and so are
+    the weights that were the best until then.
 
     Args:
         folder: of the run.
         config: its recipe.
-        is_beside: files are written while the next epoch is trained.
+        is_beside: whether files are written while the next epoch is trained.
 
     Attributes:
         rows: one per epoch.
@@ -127,17 +127,17 @@ class RunRecorder(pl.Callback):
             self._has_board = False
             warn(
                 f"no tensorboard/ in {folder}: TensorBoard takes names as UTF-8, and this name is "
-                "something else here; PYTHONUTF8=1 mends that if the locale is the reason"
+                "not UTF-8 here; if that is because of the locale, set PYTHONUTF8=1"
             )
         self._started = 0.0
         self._work = BesideTraining(is_beside)
 
     def state_dict(self) -> dict[str, Any]:
-        """Kept in the Lightning checkpoint, so that a resumed run goes on with it."""
+        """State for the Lightning checkpoint, from which a resumed run continues."""
         return {"rows": list(self.rows), "best": self.best, "best_before": self._best_before}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the checkpoint was written; rows and weights of a lost epoch are dropped."""
+        """Continue from a checkpoint; rows and weights of later epochs are dropped."""
         self.rows, self.best = list(state["rows"]), state["best"]
         self._best_before = state.get("best_before", self.best)
         if is_first_process():
@@ -148,9 +148,9 @@ class RunRecorder(pl.Callback):
         self._started = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note the epoch and keep its weights; validation is done by now."""
+        """Record the epoch and keep its weights; validation is done by now."""
         assert isinstance(pl_module, TrainModule)
-        pl_module.check_steps()  # nothing is kept of an epoch that went wrong
+        pl_module.check_steps()  # before writing: an epoch that went wrong is not kept
         pl_module.check_weights()
         row = self._row(trainer, pl_module)
         self.rows.append(row)
@@ -159,14 +159,15 @@ class RunRecorder(pl.Callback):
         if self._is_best():
             self.best = int(row["epoch"])
             weights = model_state(trainer)
-        self._work.wait()  # or its checkpoint would be overwritten
+        self._work.wait()  # the last epoch's checkpoint may still be being written to this name
         with writing(self._folder / LAST, step=_KEPT_BEFORE):
             trainer.save_checkpoint(self._part)  # every process takes part in this
         if trainer.is_global_zero:
+            # copies, since the next epoch changes them while the thread writes
             rows, best, before = list(self.rows), self.best, self._best_before
             kept = trainer.strategy.checkpoint_io
             self._work.put(lambda: self._write(rows, best, before, weights, kept))
-        # after the last epoch every process reads the weights
+        # after the last epoch every process reads these weights, so wait until they are written
         trainer.strategy.barrier("weights")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -174,7 +175,7 @@ class RunRecorder(pl.Callback):
         self._work.wait()
 
     def close(self) -> None:
-        """Let the epoch that is being written be complete, also after an error."""
+        """Wait for the epoch that is being written, also after an error."""
         self._work.close()
 
     def _write(
@@ -190,9 +191,9 @@ class RunRecorder(pl.Callback):
         Args:
             rows: of all epochs so far.
             best: the epoch whose weights are selected.
-            before: the one that was, by the checkpoint of the epoch before.
-            weights: of the best epoch, if it is this one.
-            kept: has the checkpoint, or has written it already.
+            before: the selected epoch in the checkpoint of the epoch before.
+            weights: of the best epoch, if it is this epoch.
+            kept: holds a copy of the checkpoint, or has written it already.
         """
         if weights is not None:
             file = self._waiting(best)
@@ -205,6 +206,7 @@ class RunRecorder(pl.Callback):
         with writing(file, step=_KEPT_BEFORE):
             if isinstance(kept, KeptCheckpoints):
                 kept.written()
+            # link the old checkpoint first: at any moment a complete one has a name
             if file.exists():
                 _second_name(file, previous)
             put_in_place(self._part, file)
@@ -229,11 +231,12 @@ class RunRecorder(pl.Callback):
         return row
 
     def _is_best(self) -> bool:
-        """Whether the last row is the one to keep; the earlier of two equal ones stays."""
+        """Whether the last epoch is the best so far; of two equal ones the earlier is kept."""
         column = {"accuracy": "val_accuracy", "loss": "val_loss"}.get(self._config.select)
         if column is None or column not in self.rows[-1]:
             return True
         values = [row[column] for row in self.rows]
+        # without NaN, which compares false with everything: no later epoch could become the best
         before = [value for value in values[:-1] if not math.isnan(value)]
         if not before:
             return True
@@ -242,9 +245,9 @@ class RunRecorder(pl.Callback):
     def _select_weights(self, best: int, before: int) -> None:
         """Put the best epoch's weights in place, and drop those that no checkpoint names.
 
-        The checkpoint names an epoch as the best only after its weights were written in full.
-        They wait, or are in place already, or lie aside if the run goes on from the checkpoint
-        of the epoch before.
+        A checkpoint names an epoch as the best only after its weights were written in full. They
+        are waiting, or in place already, or set aside if the run continues from the checkpoint of
+        the epoch before.
         """
         file = self._folder / BEST
         with writing(file, step=AGAIN):
@@ -288,7 +291,7 @@ class RunRecorder(pl.Callback):
 
 
 class ProgressBar(pl.Callback):
-    """One bar over all epochs, on a terminal only.
+    """A progress bar over all epochs, on a terminal only.
 
     Args:
         config: the recipe.
@@ -314,14 +317,14 @@ class ProgressBar(pl.Callback):
         self._advance: Any = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Open the bar, with the epochs an earlier run has done."""
+        """Open the bar, starting after the epochs that an earlier run has done."""
         if trainer.is_global_zero:
             total, done = (n * self._steps for n in (self._config.epochs, trainer.current_epoch))
             bar = progress(self._title(), total=total, done=done, show=self._show)
             self._advance = self._open.enter_context(bar)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
-        """One step further."""
+        """Move the bar by a step."""
         if self._advance is not None:
             self._advance(1)
 
@@ -331,7 +334,7 @@ class ProgressBar(pl.Callback):
             self._advance(0, title=self._title())
 
     def close(self) -> None:
-        """Close the bar; Lightning calls no hook of its own after an error."""
+        """Close the bar; after an error Lightning would not call any hook to do so."""
         self._open.close()
 
     def _title(self) -> str:
@@ -368,7 +371,7 @@ def plain_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _second_name(file: Path, name: Path) -> None:
-    """Let a file be found under another name too; some file systems can only rename it."""
+    """Link a file under a second name, or rename it on file systems without hard links."""
     part = name.with_suffix(".part")
     part.unlink(missing_ok=True)
     try:

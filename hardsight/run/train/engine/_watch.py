@@ -1,4 +1,4 @@
-"""Examples that are never trained on, watched while a model is: one pass over them per epoch."""
+"""Track examples that are never trained on, by a pass over them after every epoch."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ TEST = "test"
 def watched_sets(
     config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
-    """What is to be watched, by name: the test split, and the examples a caller gave.
+    """The sets of examples to watch, by name: the test split, and those of ``track_on``.
 
     Raises:
-        OptionError: a name cannot be that of a folder.
-        DataError: examples of more classes.
+        OptionError: a name cannot be the name of a folder.
+        DataError: examples of more classes than the training data has.
         LabelError: the same classes in another order.
     """
     sets = {}
@@ -77,23 +77,23 @@ def watched_sets(
 
 @dataclass(frozen=True)
 class Watched:
-    """One set of examples under watch."""
+    """A set of examples to watch."""
 
     batches: EvaluationBatches
     tracker: HardnessTracker
 
 
 class EvaluationTracking(pl.Callback):
-    """After every epoch, one pass over each watched set in eval mode and float32.
+    """Runs a pass over each watched set after every epoch, in eval mode and float32.
 
-    The pass draws nothing at random and changes no weight, so that training goes on as without
-    it. On a GPU it waits for the device once per set and epoch, when the rows are written.
+    The pass draws nothing at random and changes no weight, so training goes on as without it. On a
+    GPU it waits for the device once per set and epoch, when the rows are written.
 
     Args:
         watched: by name.
 
     Attributes:
-        forks: a pass starts loader processes.
+        forks: whether a pass starts loader processes.
     """
 
     def __init__(self, watched: Mapping[str, Watched]) -> None:
@@ -101,13 +101,13 @@ class EvaluationTracking(pl.Callback):
         self.forks = any(each.batches.forks for each in watched.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Epochs written, so that a resumed run goes on with them."""
+        """Number of epochs written, from which a resumed run continues."""
         return {
             name: watched.tracker.state_dict(gather=True) for name, watched in self._watched.items()
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint; epochs after it are removed."""
+        """Continue from a checkpoint; rows of later epochs are removed."""
         for name, watched in self._watched.items():
             watched.tracker.load_state_dict(state_dict[name])
 
@@ -136,7 +136,7 @@ def evaluation_tracking(
     start: Path | None,
     show: bool | None,
 ) -> EvaluationTracking:
-    """The callback, with a folder per set; an earlier run's are removed unless it goes on."""
+    """The callback, with a folder per set; folders of an earlier run are removed unless resumed."""
     watched = {}
     for name, data in sets.items():
         folder = Path(config.out) / TRACKED / name
