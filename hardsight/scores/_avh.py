@@ -1,4 +1,4 @@
-"""The scores of Angular Visual Hardness: the angles of an embedding to the classes, its length."""
+"""The scores of Angular Visual Hardness, from the angles and the length of an embedding."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def angular_margin(
         ``[N]`` in ``[-pi, pi]``, radians; smaller is harder, negative is nearer another class.
 
     Raises:
-        ShapeError: the tensors do not fit each other, or there is one class only.
+        ShapeError: the tensors do not fit each other, or there is only one class.
 
     Example:
         >>> import torch
@@ -109,14 +109,14 @@ def angular_margin(
         tensor([ 1.5708, -1.5708])
 
     Reference:
-        The margin of the Encouraging Loss paper, taken in angles.
+        The margin of the Encouraging Loss paper, with angles instead of logits.
     """
     return _margin(angle_summary(embeddings, labels, class_weights, impl=impl))
 
 
 def _hardness(angles: AngleSummary) -> Tensor:
     total = angles.total
-    # all angles 0: the example says nothing of its class, and each class gets the same share
+    # if all angles are 0, the example says nothing about its class; every class gets 1/C
     silent = total == 0
     return (angles.target / (total + silent)).masked_fill_(silent, 1 / angles.num_classes)
 
@@ -150,11 +150,12 @@ def angular_visual_hardness(
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: rows of the classifier head, ``[C, D]``; the bias is ignored.
         impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU, no gradient), or ``"auto"``.
-        process_group: ranks that the classes are split over, each with rows and a part of
-            ``class_weights`` of its own; labels count the classes of all. No gradient then.
+        process_group: ranks that the classes are split over. Each passes its own rows and its own
+            part of ``class_weights``; labels count the classes of all ranks. There is then no
+            gradient.
 
     Returns:
-        ``[N]`` in ``[0, 1]``; larger is harder. Gradient finite, also at angle 0.
+        ``[N]`` in ``[0, 1]``; larger is harder. The gradient is finite, even at angle 0.
 
     Raises:
         ShapeError: ``embeddings`` and ``labels`` differ in length.
@@ -167,8 +168,8 @@ def angular_visual_hardness(
 
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Definition 3, Eq. (1).
-        Deviation: angles by ``atan2`` instead of ``arccos``; equal up to rounding. An example
-        aligned with every class at once gets 1/C.
+        Deviation: angles by ``atan2`` instead of ``arccos``, which are equal up to rounding. An
+        example aligned with every class at once gets 1/C.
     """
     if process_group is not None:
         return _sharded_hardness(embeddings, labels, class_weights, impl, process_group)
@@ -179,11 +180,11 @@ def angular_visual_hardness(
 def _sharded_hardness(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, impl: str, group: Group
 ) -> Tensor:
-    """Rows of all ranks against the classes of this one; sums over ranks make the shares."""
+    """Compare the rows of all ranks with this rank's classes, and sum the angles over ranks."""
     check_rows(embeddings=embeddings, labels=labels)
     spread = spread_of(embeddings, class_weights, group)
     everyone, own = spread.gathered(embeddings), spread.gathered(labels.long())
-    # labels of all ranks, each checked on each of them, so that all raise together
+    # every rank checks the labels of all ranks: if only one rank raised, the others would hang
     check_labels(own, spread.num_classes)
     here, place = spread.places(own)
     # a rank without classes adds 0 to both sums
@@ -225,7 +226,7 @@ def angular_visual_confidence(embeddings: Tensor, class_weights: Tensor) -> Tens
         class_weights: rows of the classifier head, ``[C, D]``; the bias is ignored.
 
     Returns:
-        ``[N, C]``, rows sum to 1; a larger value means more confidence in that class.
+        ``[N, C]`` whose rows sum to 1; a larger value means more confidence in that class.
 
     Raises:
         ShapeError: the two tensors differ in width.
@@ -285,21 +286,21 @@ def feature_norm(embeddings: Tensor) -> Tensor:
 
 
 class ClassRanges:
-    """Shortest and longest embedding of every class, gathered block by block."""
+    """Shortest and longest embedding of every class, collected block by block."""
 
     def __init__(self) -> None:
         self._classes: Tensor | None = None  # ascending
         self._low = self._high = torch.empty(0)
 
     def add(self, norms: Tensor, labels: Tensor) -> None:
-        """Take account of some rows."""
+        """Update the ranges with some rows."""
         classes, group = torch.unique(labels, return_inverse=True)
         low, high = _ranges(norms, group, len(classes))
         if self._classes is None:
             self._classes, self._low, self._high = classes, low, high
             return
-        # a class that turns up late makes everything move once
-        if not torch.isin(classes, self._classes).all():  # rare after the first blocks
+        # a new class makes the arrays grow, which is rare after the first blocks
+        if not torch.isin(classes, self._classes).all():
             self._make_room(classes)
         at = torch.searchsorted(self._classes, classes)
         self._low[at] = torch.minimum(self._low[at], low)
@@ -316,14 +317,15 @@ class ClassRanges:
         self._low[at], self._high[at] = low, high
 
     def values(self, norms: Tensor, labels: Tensor) -> Tensor:
-        """Some rows on the scale of their class."""
+        """Rescale some rows to the range of their class."""
         assert self._classes is not None
         at = torch.searchsorted(self._classes, labels)
         return _scaled(norms, self._low[at], self._high[at])
 
 
 def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
-    # `unique` would do, but how many it finds is data, which torch.compile below 2.7 cannot follow
+    # not `unique`: its number of results depends on data, which torch.compile below 2.7 cannot
+    # trace
     ascending, order = labels.sort()
     number = (ascending.diff(prepend=ascending[:1]) != 0).cumsum(0)  # of the class, from 0
     group = torch.empty_like(number).scatter(0, order, number)
@@ -332,7 +334,7 @@ def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
 
 
 def _ranges(norms: Tensor, group: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Smallest and largest finite norm of each of ``count`` groups; inf and -inf without one."""
+    """Smallest and largest finite norm of ``count`` groups; inf and -inf for groups without."""
     finite = torch.isfinite(norms)
     low, high = norms.new_full((count,), math.inf), norms.new_full((count,), -math.inf)
     low = low.scatter_reduce(0, group, torch.where(finite, norms, math.inf), "amin")
@@ -342,9 +344,9 @@ def _ranges(norms: Tensor, group: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _scaled(norms: Tensor, low: Tensor, high: Tensor) -> Tensor:
     width = high - low
-    flat = width <= 0  # one value per class: nothing to compare with
+    flat = width <= 0  # all embeddings of the class have the same length
     scaled = (norms - low) / torch.where(flat, 1.0, width)
-    # a class with one length has no scale; the middle says neither short nor long
+    # such a class has no scale, so 0.5 says neither short nor long
     return torch.where(torch.isfinite(norms), torch.where(flat, 0.5, scaled), math.nan)
 
 
@@ -372,7 +374,7 @@ def class_normalized_feature_norm(embeddings: Tensor, labels: Tensor) -> Tensor:
         labels: class indices, ``[N]``.
 
     Returns:
-        ``[N]`` in ``[0, 1]``; smaller is harder. 0.5 throughout a class of one length.
+        ``[N]`` in ``[0, 1]``; smaller is harder. 0.5 for a class whose lengths are all equal.
 
     Raises:
         ShapeError: ``embeddings`` and ``labels`` differ in length.

@@ -1,4 +1,4 @@
-"""Scores of the logits: confidence, margin, entropy and energies."""
+"""Scores computed from logits: confidence, margin, entropy and energies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hardsight.scores._tiles import LogitSummary, TargetSummary
 
 
 def _confidence(targets: TargetSummary) -> Tensor:
-    # by the log, which the summary has exact even if the probability rounds to 1
+    # through the log, which is exact in the summary even if the probability rounds to 1
     return targets.log_prob.exp()
 
 
@@ -88,7 +88,7 @@ def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
         ``[N]``; smaller is harder, negative is misclassified.
 
     Raises:
-        ShapeError: the tensors differ in length, or there is one class only.
+        ShapeError: the tensors differ in length, or there is only one class.
 
     Example:
         >>> import torch
@@ -104,7 +104,7 @@ def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _el2n(targets: TargetSummary) -> Tensor:
-    # the labelled class errs by 1 - p_y, which is what all others have together
+    # the error at the labelled class is 1 - p_y, the probability of all others together
     return safe_root_(targets.others_prob.square() + targets.others_square)
 
 

@@ -1,9 +1,9 @@
-"""One pass over a head's outputs, from which every score follows.
+"""A single pass over the outputs of a head, from which all scores are computed.
 
-Scores of one example are functions of a few numbers: the angle to its class, the sum of its
+The scores of an example are functions of a few numbers: the angle to its class, the sum of its
 angles, the log-sum-exp of its logits, and so on. The passes here compute those numbers in tiles
-of some examples by some classes, so that no N by C matrix is ever held, and merge them over the
-classes. The result depends on the tile size by rounding only.
+of some examples by some classes, which avoids holding an N by C matrix, and merge them over the
+classes. The tile size changes the result only by rounding.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from hardsight.scores._tiles import (
 
 IMPLS = ("auto", "torch", "triton")
 PARTS = ("norms", "angles", "predictions", "logits", "targets")
-# 8,192 columns of 256 rows: a tile is long enough for a fast product, and stays in the cache
+# 8,192 columns by 256 rows: large enough for a fast product, small enough for the cache
 CLASSES_AT_ONCE = 8192
 _LOGIT_PARTS = {"predictions", "logits", "targets"}
 _TILE_ENTRIES = 1 << 21  # 8 MiB of float32: two such tiles stay in the last cache of a CPU
@@ -62,14 +62,14 @@ _Decision = tuple[PredictionSummary | None, LogitSummary | None, TargetSummary |
 
 
 def _is_autocast(embeddings: Tensor) -> bool:
-    """Whether they are in the dtype that products have here, under autocast."""
+    """Whether autocast is on and its products have the dtype of these embeddings."""
     return autocast_dtype(embeddings) == embeddings.dtype
 
 
 def angle_summary(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"
 ) -> AngleSummary:
-    """Angles between examples ``[N, D]`` and class weights ``[C, D]``, reduced over classes."""
+    """Reduce the angles of examples ``[N, D]`` to class weights ``[C, D]`` over classes."""
     head = TiledHead(class_weights, parts=("angles",), impl=impl)
     angles = head.summaries(embeddings, labels).angles
     assert angles is not None
@@ -79,19 +79,19 @@ def angle_summary(
 def logit_summary(logits: Tensor) -> LogitSummary:
     """Reduce logits ``[N, C]`` over classes."""
     check_matrix(logits=logits)
-    # -1 is in no column, so no class is set apart
+    # the label -1 matches no column, so no class is treated as the labelled one
     no_labels = torch.full((len(logits),), -1, device=logits.device)
     columns = own_columns(no_labels, 0, logits.shape[1])
     return logit_tile(widen(logits), columns, first_class=0)[0]
 
 
 def target_summary(logits: Tensor, labels: Tensor) -> TargetSummary:
-    """Reduce logits ``[N, C]`` over classes, own class and others apart."""
+    """Reduce logits ``[N, C]`` over classes, separately for the labelled class and the others."""
     return logit_summaries(logits, labels)[1]
 
 
 def logit_summaries(logits: Tensor, labels: Tensor) -> tuple[LogitSummary, TargetSummary]:
-    """Both reductions of logits ``[N, C]`` by one pass."""
+    """Compute both reductions of logits ``[N, C]`` in a single pass."""
     check_matrix(logits=logits)
     check_rows(logits=logits, labels=labels)
     check_labels(labels, logits.shape[1])
@@ -109,7 +109,7 @@ def head_summaries(
     rows_at_once: int | None = None,
     impl: str = "auto",
 ) -> Summaries:
-    """All summaries from embeddings and a linear head, by one matrix product.
+    """Compute all summaries from embeddings and a linear head with a single matrix product.
 
     Args:
         embeddings: ``[N, D]``.
@@ -118,7 +118,7 @@ def head_summaries(
         bias: of the head, ``[C]``; angles ignore it.
         parts: which fields of :class:`Summaries` to fill.
         classes_at_once: width of a tile.
-        rows_at_once: height of a tile; by default as many as fit a core's cache.
+        rows_at_once: height of a tile; by default as many rows as fit into a core's cache.
         impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU, no gradient), or ``"auto"``.
     """
     head = TiledHead(
@@ -133,7 +133,7 @@ def head_summaries(
 
 
 class TiledHead:
-    """A linear head prepared once, then applied tile by tile; options of :func:`head_summaries`."""
+    """A linear head that is prepared once and applied tile by tile; see :func:`head_summaries`."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class TiledHead:
         if len(class_weights) == 0:
             raise ShapeError("expected at least one class, got class_weights with no rows")
         self.class_weights, self.parts, self.classes_at_once = class_weights, parts, classes_at_once
-        # few classes: more rows at once instead, for the same size of a tile
+        # with few classes take more rows at once, which keeps the size of a tile
         width = min(len(class_weights), classes_at_once)
         self.rows_at_once = rows_at_once or max(1, _TILE_ENTRIES // width)
         self.impl, self.bias = impl, bias
@@ -161,17 +161,19 @@ class TiledHead:
 
     @property
     def _normalized(self) -> tuple[Tensor, Tensor]:
-        """Unit class weights and their norms; the fused kernels do without."""
-        if self._units is None:  # a cached_property has a lock in Python 3.11: not for compilers
+        """Unit class weights and their norms, which the fused kernels do not need."""
+        # not a cached_property, whose lock in Python 3.11 torch.compile cannot trace
+        if self._units is None:
             self._units = units_and_norms(self.class_weights)
         return self._units
 
     def summaries(self, embeddings: Tensor, labels: Tensor) -> Summaries:
-        """Summaries of examples ``[N, D]`` with labels ``[N]``."""
+        """Return the summaries of examples ``[N, D]`` with labels ``[N]``."""
         check_width(embeddings, self.class_weights)
         check_rows(embeddings=embeddings, labels=labels)
         check_labels(labels, len(self.class_weights))
-        # a linear layer under autocast would round its weights to this dtype; angles are of those
+        # a linear layer under autocast would round its weights to this dtype, so angles must be
+        # measured to the rounded weights
         if embeddings.dtype != self.class_weights.dtype and _is_autocast(embeddings):
             return self._rounded(embeddings).summaries(embeddings, labels)
         if self._is_fused(embeddings):
@@ -179,7 +181,7 @@ class TiledHead:
                 embeddings, labels, self.class_weights, self.bias, parts=self.parts
             )
         step = self.rows_at_once
-        # an empty batch is one empty part, which keeps the shapes and dtypes
+        # an empty batch makes a single empty part, which keeps shapes and dtypes
         parts = [slice(first, first + step) for first in range(0, max(1, len(labels)), step)]
         merged: Summaries = _concatenate(
             [self._rows(embeddings[part], labels[part]) for part in parts]
@@ -187,9 +189,9 @@ class TiledHead:
         return merged
 
     def nearest(self, embeddings: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The classes nearest to each example by angle, nearest first.
+        """Return the classes nearest to each example by angle, nearest first.
 
-        A row of all classes is made for every example, so this is for heads of few classes.
+        This holds the angles of every example to all classes, so it is meant for few classes.
 
         Returns:
             classes and angles, ``[N, count]`` each, fewer if there are fewer classes; -1 and NaN
@@ -197,18 +199,18 @@ class TiledHead:
         """
         unit, weights = widen_together(unit_vectors(embeddings), self._normalized[0])
         cosines, most = unit_cosines(unit, weights), min(count, len(weights))
-        if cosines.is_cuda:  # nobody waits for the device, which looking for small angles would
+        if cosines.is_cuda:  # looking for small angles would wait for the device
             classes = cosines.topk(most, dim=1).indices
             nearest = angle_between(unit[:, None], weights[classes])
         else:
             angles = angles_from_cosines(cosines, embeddings=unit, class_weights=weights)
             nearest, classes = angles.topk(most, dim=1, largest=False)
-        # a NaN is the largest of all angles, so that one among the nearest means no others are left
+        # NaN sorts as the largest angle, so a NaN among the nearest means no finite angles are left
         known = (nearest.isfinite() & (unit != 0).any(dim=1, keepdim=True)).all(dim=1, keepdim=True)
         return torch.where(known, classes, -1), torch.where(known, nearest, math.nan)
 
     def _rounded(self, embeddings: Tensor) -> TiledHead:
-        """The head in the dtype of embeddings that autocast has rounded, as a linear layer's is."""
+        """The head in the dtype of rounded embeddings, as autocast rounds a linear layer."""
         _, weights = linear_inputs(embeddings, self.class_weights)
         return TiledHead(
             weights, self.bias, parts=self.parts, classes_at_once=self.classes_at_once,
@@ -223,7 +225,7 @@ class TiledHead:
         return embeddings.is_cuda and can_fuse(*tensors) and not _is_differentiated(*tensors)
 
     def _rows(self, embeddings: Tensor, labels: Tensor) -> Summaries:
-        """Some examples, merged over the tiles of classes."""
+        """Summarise some examples, merged over the tiles of classes."""
         unit, norms = units_and_norms(embeddings)
         merged = Summaries()
         for first in range(0, len(self.class_weights), self.classes_at_once):
@@ -231,17 +233,16 @@ class TiledHead:
             merged = _merge(merged, self._tile(unit, norms, labels, here))
         angles = merged.angles
         if angles is not None and is_traced(unit):
-            # a trace cannot pick out the pairs near 0 and pi; which pair is the own one is known
+            # a trace cannot pick out pairs near 0 and pi, but the labelled pair is always known
             exact = unit_target_angles(unit, labels, self._normalized[0])
             angles = with_exact_target(angles, exact)
         norms_asked = norms if "norms" in self.parts else None
-        # not dataclasses.replace, which torch 2.6 cannot trace
+        # dataclasses.replace cannot be traced by torch 2.6
         return Summaries(norms_asked, angles, merged.predictions, merged.logits, merged.targets)
 
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
-        # if nothing differentiates through the tile, work in memory that is used again
         all_weights, weight_norms = self._normalized
-        # a gradient needs every intermediate result; scoring needs none of them twice
+        # a gradient needs every intermediate result; without one, all tiles share their memory
         scratch = None if _is_differentiated(unit, all_weights, self._bias) else self._scratch
         unit, weights = widen_together(unit, all_weights[here])
         room = None if scratch is None else scratch.cosines(unit, weights)
@@ -258,7 +259,7 @@ class TiledHead:
                 tile = scratch.logits(cosines, norms, weight_norms[here], bias)
                 decision = self._scratch_decision(tile, columns, here.start, scratch)
             else:
-                # logits by the cosines: one product serves both angles and logits
+                # logits from the cosines, so a single product serves both angles and logits
                 tile = cosines * weight_norms[here] * norms[:, None]
                 tile = tile if bias is None else tile + bias
                 logits, targets = logit_tile(tile, columns, here.start)
@@ -285,7 +286,7 @@ def _is_differentiated(*tensors: Tensor | None) -> bool:
 
 
 def _merge(first: Summaries, second: Summaries) -> Summaries:
-    """Summaries over two disjoint sets of classes, taken together."""
+    """Merge the summaries over two disjoint sets of classes."""
     angles, predictions = second.angles, second.predictions
     if first.angles is not None and second.angles is not None:
         angles = _merge_angles(first.angles, second.angles)
@@ -294,7 +295,7 @@ def _merge(first: Summaries, second: Summaries) -> Summaries:
     if first.logits is None or second.logits is None:
         return Summaries(None, angles, predictions, second.logits, second.targets)
     assert predictions is not None
-    # log of the odds between the two sets; the largest logits apart, since they may be far from 0
+    # log-odds between the two sets; the largest logits are subtracted first, as both may be large
     gap = (floored(first.logits.largest) - floored(second.logits.largest)) + (
         first.logits.log_total - second.logits.log_total
     )
@@ -308,14 +309,14 @@ def _merge(first: Summaries, second: Summaries) -> Summaries:
 def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> PredictionSummary:
     return PredictionSummary(
         largest=torch.maximum(first.largest, second.largest),
-        # ">", so that of equal logits the first class is predicted
+        # ">", so the first class is predicted among equal logits
         prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
     )
 
 
 def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
     return AngleSummary(
-        # NaN if the class is in the other part, or in neither
+        # a part without the labelled class has NaN here
         target=torch.where(first.target.isnan(), second.target, first.target),
         others=first.others + second.others,
         nearest_other=torch.minimum(first.nearest_other, second.nearest_other),
@@ -330,7 +331,7 @@ def _merge_logits(
     log_total = torch.logaddexp(
         first.largest - largest + first.log_total, second.largest - largest + second.log_total
     )
-    # entropy of a mixture over disjoint sets: that of the parts, and of the choice between them
+    # entropy of a mixture over disjoint sets: of both parts, plus of the choice between them
     entropy = _share(gap, first.entropy - logsigmoid(gap)) + _share(
         -gap, second.entropy - logsigmoid(-gap)
     )
@@ -341,8 +342,8 @@ def _merge_logits(
 
 def _merge_targets(first: TargetSummary, second: TargetSummary, gap: Tensor) -> TargetSummary:
     return TargetSummary(
-        # the maximum picks the part that has the class
-        logit=torch.maximum(first.logit, second.logit),  # -inf if the class is in the other part
+        # -inf in the part without the labelled class, so the maximum picks the other part
+        logit=torch.maximum(first.logit, second.logit),
         log_prob=torch.maximum(
             first.log_prob + logsigmoid(gap), second.log_prob + logsigmoid(-gap)
         ),
@@ -360,7 +361,7 @@ def _share(gap: Tensor, value: Tensor) -> Tensor:
 
 
 def _concatenate(pieces: list[Any]) -> Any:
-    """The same summary of consecutive examples, as one."""
+    """Concatenate the same summary of consecutive examples."""
     head = pieces[0]
     if len(pieces) == 1 or not (dataclasses.is_dataclass(head) or isinstance(head, Tensor)):
         return head  # None, or the number of classes

@@ -1,8 +1,8 @@
-"""What one tile of examples by classes says about its examples.
+"""Reductions of one tile, of some examples by some classes.
 
-Each reduction is written twice: plainly, for autograd and as the truth, and in memory that is used
-again, for scoring. On a CPU the second costs a third of the first, because fresh memory of a
-tile's size is handed out page by page.
+Each reduction is written twice: plainly, for autograd and as the reference, and in reused memory,
+for scoring. On a CPU the second takes a third of the time of the first, because the system hands
+out new memory of a tile's size page by page.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PredictionSummary:
 
     Attributes:
         largest: largest logit.
-        prediction: its class.
+        prediction: class of the largest logit.
     """
 
     largest: Tensor
@@ -60,9 +60,9 @@ class LogitSummary(PredictionSummary):
 
     Attributes:
         largest: largest logit.
-        prediction: its class.
-        log_total: log of the summed exponentials of all logits minus the largest. Kept apart from
-            it, because beside a logit of 10,000 a float32 rounds it to a thousandth.
+        prediction: class of the largest logit.
+        log_total: log of the summed exponentials of all logits minus the largest. It is kept
+            separate, because added to a logit of 10,000 float32 would round it to a thousandth.
         entropy: of the softmax, in nats.
     """
 
@@ -77,7 +77,7 @@ class LogitSummary(PredictionSummary):
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """What a classifier gives the labelled class of each example, and all others, ``[N]`` each.
+    """Logits and probabilities of the labelled class and of all others, ``[N]`` each.
 
     Attributes:
         logit: logit of the labelled class.
@@ -96,7 +96,7 @@ class TargetSummary:
 
 @dataclass(frozen=True)
 class Summaries:
-    """Everything the formulas of the registry read; a part that was not asked for is ``None``."""
+    """Everything the formulas of the registry read; a part that was not requested is ``None``."""
 
     norms: Tensor | None = None
     angles: AngleSummary | None = None
@@ -107,28 +107,28 @@ class Summaries:
 
 @dataclass(frozen=True)
 class OwnColumns:
-    """Where the labelled class of each example is in a tile of classes.
+    """The column of each example's labelled class in a tile of classes.
 
     Attributes:
-        index: column, ``[N, 1]``, clamped into the tile unless that holds all classes.
-        inside: whether the labelled class is in this tile, ``[N, 1]``; ``None`` if it must be.
+        index: column, ``[N, 1]``, clamped into the tile unless the tile holds all classes.
+        inside: whether the labelled class is in this tile, ``[N, 1]``; ``None`` if it always is.
     """
 
     index: Tensor
     inside: Tensor | None
 
     def filled(self, tile: Tensor, value: float | Tensor) -> Tensor:
-        """``tile`` with the entries of the labelled classes replaced."""
+        """Return ``tile`` with the entries of the labelled classes replaced."""
         return tile.scatter(1, self.index, self._entries(tile, value))
 
     def fill_(self, tile: Tensor, value: float | Tensor) -> Tensor:
-        """The same in place."""
+        """Replace the entries of the labelled classes in place."""
         return tile.scatter_(1, self.index, self._entries(tile, value))
 
     def gathered(self, tile: Tensor, missing: float) -> Tensor:
-        """Entries of the labelled classes ``[N]``; ``missing`` if the class is in another tile."""
+        """Return the labelled classes' entries, ``[N]``; ``missing`` if in another tile."""
         entries = tile.gather(1, self.index)
-        # the column read is then another class's, and is not used
+        # a clamped column belongs to another class, so its entry is replaced
         if self.inside is not None:
             entries = torch.where(self.inside, entries, missing)
         return entries.squeeze(1)
@@ -140,17 +140,18 @@ class OwnColumns:
 
 
 def own_columns(labels: Tensor, first_class: int, width: int) -> OwnColumns:
-    """Columns of ``labels`` in the tile of ``width`` classes from ``first_class`` on."""
+    """Return the columns of ``labels`` in the tile of ``width`` classes from ``first_class`` on."""
     position = (labels.long() - first_class)[:, None]
     inside = (position >= 0) & (position < width)
-    # clamped so that gather stays inside; "inside" tells what to believe
+    # clamped to keep gather in bounds; ``inside`` marks the columns that are real
     return OwnColumns(position.clamp(0, width - 1), inside)
 
 
 def all_columns(labels: Tensor) -> OwnColumns:
-    """Columns of ``labels`` in a tile of all classes; reading one that is not a class raises.
+    """Return the columns of ``labels`` in a tile of all classes.
 
-    On a GPU the error ends the process, as in ``cross_entropy``.
+    Reading the column of a label that is not a class raises. On a GPU the error ends the process,
+    as in ``cross_entropy``.
     """
     return OwnColumns(labels.long()[:, None], None)
 
@@ -158,9 +159,9 @@ def all_columns(labels: Tensor) -> OwnColumns:
 def angle_tile(
     cosines: Tensor, columns: OwnColumns, unit: Tensor, weights: Tensor, *, spare: bool
 ) -> AngleSummary:
-    """Angles of one tile; ``spare`` says that the cosines' memory may be overwritten."""
+    """Reduce the angles of one tile; with ``spare`` the memory of the cosines is overwritten."""
     angles = angles_from_cosines(cosines, embeddings=unit, class_weights=weights, overwrite=spare)
-    # NaN marks "in another tile", for those who merge tiles
+    # NaN marks "in another tile", which the merging of tiles relies on
     target = columns.gathered(angles, math.nan)
     fill = columns.fill_ if spare else columns.filled
     nearest = fill(angles, math.inf).amin(dim=1)
@@ -169,34 +170,34 @@ def angle_tile(
 
 
 def with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
-    """``angles`` from cosines, with the own angle exact even near 0 and pi.
+    """Return ``angles`` with an exact angle to the labelled class, even near 0 and pi.
 
-    If all angles are 0 or pi as far as a cosine can tell, the others take the value of the own
-    one, so that every class has the same share.
+    If a cosine cannot tell any angle from 0 or pi, the others are set to the angle to the labelled
+    class, which gives every class the same share.
     """
     count = angles.num_classes - 1
     mean = angles.others / max(count, 1)
-    # at the ends all cosines round to the same number, and the mean of the others is no better
+    # near 0 and pi all cosines round to the same number, so the mean of the others is useless
     at_end = (mean < _COSINE_RESOLUTION) | (mean > math.pi - _COSINE_RESOLUTION)
     alike = at_end & ((mean - target).abs() < _COSINE_RESOLUTION)
     others = torch.where(alike, target * count, angles.others)
-    # torch 2.6 cannot trace dataclasses.replace
+    # dataclasses.replace cannot be traced by torch 2.6
     return AngleSummary(target, others, angles.nearest_other, angles.num_classes)
 
 
 def logit_tile(
     logits: Tensor, columns: OwnColumns, first_class: int
 ) -> tuple[LogitSummary, TargetSummary]:
-    """Both summaries of one tile; probabilities are relative to the tile."""
+    """Return both summaries of one tile; probabilities are relative to the tile."""
     largest, prediction = logits.max(dim=1)
     target = columns.gathered(logits, -math.inf)
     below = logits - largest[:, None]
-    odds = below.exp()  # against the largest
-    # without the largest itself, so that log1p keeps the digits of a confident row
+    odds = below.exp()  # relative to the largest logit
+    # the largest itself is left out and added back by log1p, which stays precise if it dominates
     rest = odds.scatter(1, prediction[:, None], 0.0).sum(dim=1)
     probs = odds / (1 + rest)[:, None]
-    # all terms have the same sign, so a confident example keeps its small entropy; each is finite,
-    # so that a class of probability 0 adds 0 and not NaN
+    # all terms have the same sign, so the small entropy of a confident example is not cancelled;
+    # floored, because a class of probability 0 must add 0 and not NaN
     terms = probs * floored(below)
     log_total = rest.log1p()
     entropy = log_total - terms.sum(dim=1)
@@ -215,26 +216,26 @@ def logit_tile(
 
 
 class Scratch:
-    """Memory for one tile, taken once and used for every tile of a run."""
+    """Memory for one tile, allocated once and reused for every tile of a run."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
 
     def cosines(self, unit: Tensor, weights: Tensor) -> Tensor:
-        """Room for the cosines of a tile."""
+        """Compute the cosines of a tile into reused memory."""
         return self._room("cosines", unit, weights.shape[0])
 
     def logits(
         self, cosines: Tensor, norms: Tensor, weight_norms: Tensor, bias: Tensor | None
     ) -> Tensor:
-        """Logits of a tile from its cosines."""
-        # one buffer by purpose: cosines and logits of a tile are needed at the same time
+        """Compute the logits of a tile from its cosines."""
+        # a buffer per purpose, since cosines and logits of a tile are needed at the same time
         room = self._room("logits", cosines, cosines.shape[1])
         logits = torch.mul(cosines, weight_norms, out=room).mul_(norms[:, None])
         return logits if bias is None else logits.add_(bias)
 
     def softmax(self, logits: Tensor) -> Tensor:
-        """Probabilities of a tile from its logits."""
+        """Compute the probabilities of a tile from its logits."""
         room = self._room("probs", logits, logits.shape[1])
         return torch.softmax(logits, dim=1, out=room)
 
@@ -242,13 +243,13 @@ class Scratch:
         size = len(like) * width
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size or not _is_usable(buffer, like.dtype):
-            # grown, never shrunk: the last tile of a run is smaller than the others
+            # only grown, never shrunk: the last tile of a run is smaller and fits as well
             buffer = self._buffers[name] = like.new_empty(size)
         return buffer[:size].view(len(like), width)
 
 
 def _is_usable(buffer: Tensor, dtype: torch.dtype) -> bool:
-    # memory taken in inference mode may not be written to outside of it
+    # torch forbids writing to memory from inference mode outside of it
     writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
     return writable and buffer.dtype == dtype
 
@@ -256,7 +257,7 @@ def _is_usable(buffer: Tensor, dtype: torch.dtype) -> bool:
 def scratch_prediction_tile(
     logits: Tensor, columns: OwnColumns, first_class: int
 ) -> PredictionSummary:
-    """Only the decision, in place: the logits of the labelled classes are restored."""
+    """Return only the decision; entries overwritten in ``logits`` are restored."""
     target, largest_other = _target_and_other(logits, columns)
     prediction = _first_largest(logits, target > largest_other, columns)
     return PredictionSummary(torch.maximum(target, largest_other), prediction + first_class)
@@ -265,7 +266,7 @@ def scratch_prediction_tile(
 def _target_and_other(logits: Tensor, columns: OwnColumns) -> tuple[Tensor, Tensor]:
     target = columns.gathered(logits, -math.inf)
     largest_other = columns.fill_(logits, -math.inf).amax(dim=1)
-    # restored: the softmax that follows needs them
+    # restore the entries, which the softmax needs later
     columns.fill_(logits, target[:, None])
     return target, largest_other
 
@@ -273,7 +274,7 @@ def _target_and_other(logits: Tensor, columns: OwnColumns) -> tuple[Tensor, Tens
 def scratch_logit_tile(
     logits: Tensor, columns: OwnColumns, first_class: int, scratch: Scratch
 ) -> tuple[LogitSummary, TargetSummary]:
-    """:func:`logit_tile` in place: the logits are lost."""
+    """Compute :func:`logit_tile` in place, which overwrites the logits."""
     target, largest_other = _target_and_other(logits, columns)
     largest = torch.maximum(target, largest_other)
     own_leads = target > largest_other
@@ -283,10 +284,11 @@ def scratch_logit_tile(
     # the largest is left out of the sum, as in logit_tile
     rest = probs.scatter_(1, prediction[:, None], 0.0).sum(dim=1)
     log_total = (rest / top).log1p()
-    # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
+    # nansum, because a logit of -inf gives 0 * -inf = NaN but must add 0; the log_total of a row
+    # with NaN is NaN anyway
     entropy = log_total - logits.sub_(largest[:, None]).mul_(probs).nansum(dim=1)
     rest_square = probs.square_().sum(dim=1)
-    # if the labelled class does not lead, its probability is at most 1/2: nothing cancels
+    # if the labelled class does not lead, its probability is at most 1/2 and 1 - own is precise
     others_prob = torch.where(own_leads, rest, 1 - own)
     others_square = rest_square + (top.square() - own.square()).masked_fill_(own_leads, 0.0)
     log_total = or_zero_(log_total, largest)
@@ -298,22 +300,25 @@ def scratch_logit_tile(
 
 
 def floored(logits: Tensor) -> Tensor:
-    """Logits with the lowest number in place of -inf, so that differences are not NaN."""
+    """Replace -inf in logits by the lowest finite number, so differences are not NaN."""
     return logits.clamp_min(torch.finfo(logits.dtype).min)
 
 
 def or_zero_(log_total: Tensor, largest: Tensor) -> Tensor:
-    """0 in place if the largest logit is infinite: log-sum-exp is then infinite too, not NaN."""
+    """Set ``log_total`` to 0 in place if the largest logit is infinite.
+
+    Log-sum-exp, their sum, is then infinite as well, and not NaN.
+    """
     return log_total.masked_fill_(largest.isinf(), 0.0)
 
 
 def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Tensor:
-    """Position of the largest logit of each row, ``[N]``; the first one if several tie.
+    """Return the position of the largest logit of each row, ``[N]``; the first if several tie.
 
-    On a CPU an arg-max costs ten times as much as a maximum. So only the rows that need it get one,
-    and it looks first for the block of columns that holds the largest logit.
+    On a CPU argmax takes ten times as long as a maximum. So only rows that need it are searched,
+    and each search first looks for the block of columns that holds the largest logit.
     """
-    # if most rows are right, their label is their prediction and only the others are searched
+    # if most rows are right, their prediction is their label and only the others are searched
     if own_leads.float().mean() < 0.5:
         return _blockwise_argmax(logits)
     prediction = columns.index.squeeze(1).clone()
@@ -323,13 +328,13 @@ def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Te
 
 
 def _blockwise_argmax(logits: Tensor) -> Tensor:
-    """``logits.argmax(dim=1)`` by the maxima of blocks, then within one block of each row."""
+    """Return ``logits.argmax(dim=1)``, found block by block."""
     width = logits.shape[1] // _BLOCK * _BLOCK
-    # narrow rows are as fast at once
+    # blocks do not make narrow rows faster
     if width < 4 * _BLOCK:
         return logits.argmax(dim=1)
     blocks = logits[:, :width].unflatten(1, (-1, _BLOCK))
-    # of equal blocks the first, and within it the first: the first class of all, as argmax has it
+    # argmax takes the first of equal blocks, and the first column in it, so the first class overall
     block = blocks.amax(dim=2).argmax(dim=1)
     within = blocks[torch.arange(len(logits), device=logits.device), block]
     place = within.argmax(dim=1)

@@ -1,4 +1,4 @@
-"""Which rows of a table are worth keeping, and lists of rows that other verbs take."""
+"""Selection of the rows of a table that are worth keeping, and lists of rows as files."""
 
 from hardsight.selection._keep import rows_to_keep as rows_to_keep
 from hardsight.selection._rows import RowList as RowList

@@ -1,4 +1,4 @@
-"""How many rows ``keep`` means: a share or a number, and never one read as the other."""
+"""The number of rows that ``keep`` stands for, given as a share or as a count."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ _EXPECTED = "expected keep to be a share in (0, 1], such as 0.5, or a whole numb
 
 
 def rows_to_keep(keep: float, rows: int) -> int:
-    """The number of rows of a table that ``keep`` asks for.
+    """Return the number of rows of a table that ``keep`` stands for.
 
-    A float is a share, an int a number of rows. 1 is refused, because it could be either.
+    A float is a share, an int a number of rows. The int 1 is refused, because it could be either.
 
     Args:
         keep: a share in ``(0, 1]``, or a whole number of rows.
-        rows: that there are.
+        rows: number of rows of the table.
 
     Raises:
-        OptionError: it is neither, or there are not as many rows.
+        OptionError: ``keep`` is neither, or larger than the table.
 
     Example:
         >>> rows_to_keep(0.5, 301), rows_to_keep(40, 301), rows_to_keep(1.0, 301)
         (150, 40, 301)
     """
-    if isinstance(keep, bool) or not keep > 0:  # NaN, too
+    if isinstance(keep, bool) or not keep > 0:  # "not >" also refuses NaN
         raise OptionError(f"{_EXPECTED}, got {keep!r}, which keeps nothing")
     if isinstance(keep, int):
         # the one number that is both a share and a count
@@ -37,5 +37,5 @@ def rows_to_keep(keep: float, rows: int) -> int:
         return keep
     if keep > 1:
         raise OptionError(f"{_EXPECTED}, got {keep!r}; a number of rows is written without a point")
-    # never none: a small share of a small table still keeps a row
+    # even a small share of a small table keeps a row
     return min(rows, max(1, round(keep * rows)))

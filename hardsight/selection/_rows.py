@@ -1,4 +1,4 @@
-"""A list of rows: numbers of examples in the data they were selected from, as a file."""
+"""Lists of rows, as files: numbers of examples in the data they were selected from."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _FORMS = "a .parquet or .csv file with a column 'index', an .npy file, or an arr
 
 @dataclass(frozen=True)
 class RowList:
-    """Numbers of examples, and what is known about where they come from.
+    """Numbers of examples, and where they come from.
 
     Attributes:
-        index: as they were given; a mask is a list of booleans.
-        fingerprint: of the data they were selected from, if the file says so.
-        origin: for messages.
+        index: the numbers as the user gave them, or a mask of booleans.
+        fingerprint: of the data they were selected from, if the file records it.
+        origin: the name of the list in messages.
     """
 
     index: NDArray[Any]
@@ -35,14 +35,14 @@ class RowList:
     origin: str = "rows"
 
     def numbers(self, length: int, spec: str) -> NDArray[np.int64]:
-        """The rows, ascending, once they were held to the data.
+        """Return the rows in ascending order, checked against the data.
 
         Args:
-            length: examples that the data has.
-            spec: its name.
+            length: number of examples of the data.
+            spec: name of the data.
 
         Raises:
-            DataError: they are not numbers of distinct examples of this data.
+            DataError: the rows are not numbers of distinct examples of this data.
         """
         index = self.index
         if index.ndim != 1:
@@ -61,7 +61,7 @@ class RowList:
                 f"expected {self.origin} to be whole numbers, the column 'index' of a table, got "
                 f"{index.dtype}"
             )
-        # sorted: sources are read in their own order, and a table's rows come by index
+        # sorted, because sources are read in their own order and tables are ordered by index
         rows = np.sort(index.astype(np.int64))
         if rows[0] < 0 or rows[-1] >= length:
             worst = rows[0] if rows[0] < 0 else rows[-1]
@@ -76,17 +76,17 @@ class RowList:
 
 
 def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
-    """A list of rows, from a file or an array.
+    """Read a list of rows from a file or an array.
 
     Args:
         rows: a file of :func:`write_rows`, another parquet or CSV file with a column ``index``, an
-            ``.npy`` file, or an array of whole numbers, or of booleans, one per example.
+            ``.npy`` file, an array of whole numbers, or an array of one boolean per example.
 
     Raises:
         MissingDataError: there is no such file.
-        DataError: it holds no rows.
+        DataError: the file is not a list of rows.
     """
-    # the values are held to the data only when it is known; see RowList.numbers
+    # RowList.numbers checks the values later, when the data is known
     if not isinstance(rows, str | os.PathLike):
         return RowList(np.asarray(rows))
     file = Path(rows)
@@ -98,7 +98,7 @@ def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
     try:
         return readers[file.suffix.lower()](file)
     except (pa.ArrowInvalid, OSError, ValueError) as err:
-        # our own errors derive from ValueError, and say more than a reader's
+        # our own errors are ValueErrors too, and their messages already say enough
         if isinstance(err, DataError):
             raise
         raise DataError(
@@ -109,22 +109,22 @@ def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
 def write_rows(
     file: str | os.PathLike[str], table: ScoreTable, index: NDArray[np.int64], **facts: Any
 ) -> Path:
-    """Write the rows of a table that were selected, with their ids.
+    """Write the selected rows of a table to a file, with their ids.
 
     Args:
-        file: to write, ``.parquet``; what is there is replaced.
-        table: that they were selected from.
-        index: of the rows, ascending; :func:`select` returns it.
-        facts: how they were selected, kept in the metadata.
+        file: to write, ``.parquet``; an existing file is replaced.
+        table: from which the rows were selected.
+        index: of the rows, ascending, as :func:`select` returns it.
+        facts: how the rows were selected, for the metadata.
 
     Raises:
         DataError: the name does not end in ``.parquet``.
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     path = Path(file)
     if path.suffix.lower() != ".parquet":
         raise DataError(f"expected a name that ends in .parquet for a list of rows, got {path}")
-    # the fingerprint of the data goes along, so that the list cannot be laid over other data unseen
+    # with the fingerprint of the data, using the list with other data is noticed
     about = {"select": facts, "data": table.metadata.get("data", {}), "rows": len(index)}
     schema = pa.schema(
         [("index", pa.int64()), ("id", pa.string())],
@@ -139,10 +139,10 @@ def write_rows(
 def _kept(table: ScoreTable, index: NDArray[np.int64], schema: pa.Schema) -> Iterator[pa.Table]:
     for part in table.parts(["index", "id"]):
         rows, own = part.to_arrow(), part.column("index")
-        # the last place stands in for rows behind it, which then differ
+        # rows beyond the last selected one get its place, and are dropped since they differ
         places = np.minimum(np.searchsorted(index, own), len(index) - 1)
         kept = rows.filter(pa.array(index[places] == own))
-        # parts of older tables may have large strings: one schema for all of them
+        # parts of older tables may have large strings, so cast all parts to the same schema
         yield kept.cast(pa.schema(schema, metadata=None)).replace_schema_metadata(schema.metadata)
 
 
