@@ -1,4 +1,4 @@
-"""What lies in a run folder: complete files, one writer's lock, the manifest and its digests."""
+"""Files of a run folder: atomic writes, the lock, the manifest and its digests."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from hardsight.run_folder._stores import StorePath
 if TYPE_CHECKING:
     from torch import nn
 
-PARTIAL = ".tmp-"  # how the name of an incomplete file begins
-MEND = "{mend}"  # stands in a step for what would let the next attempt succeed
+PARTIAL = ".tmp-"  # prefix of the name of an incomplete file
+MEND = "{mend}"  # placeholder in a message for what would let the next attempt succeed
 AGAIN = f"{MEND} and run again with --resume (resume=True)"
-# rows of a group in a parquet file: what pyarrow takes by default, and the most that is held in
-# memory while a table is written
+# rows of a group in a parquet file: pyarrow's default, and the most rows that are in memory while
+# a table is written
 ROWS_PER_GROUP = 1 << 20
 MANIFEST = "run.json"
 CACHE = "HARDSIGHT_CACHE"
 _OFF = ("off", "0", "no", "none", "false")
 FORMAT = 1
 UNFINISHED, FINISHED = "unfinished", "finished"
-DISCARDED = "discarded"  # being removed to make room for another run; nothing here counts
+DISCARDED = "discarded"  # being removed to make room for another run; its files can be deleted
 _STATES = (UNFINISHED, FINISHED, DISCARDED)
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_BEHIND_THE_OWNER = 1 << 20  # Windows locks bytes: one that nobody reads
+_BEHIND_THE_OWNER = 1 << 20  # Windows locks ranges of bytes, so lock a byte that nobody reads
 _HELD: set[int] = set()  # descriptors of the locks of this process
 
 
 def place_of(name: str | os.PathLike[str]) -> Path:
-    """A path for a name, or what stands in for one if the name is a URL.
+    """Return a path for a name, or a :class:`StorePath` if the name is a URL.
 
     Example:
         >>> str(place_of("file:///runs/first")), str(place_of("s3://bucket/runs/first"))
@@ -72,10 +72,10 @@ def place_of(name: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """A path to write to; what is there at the end takes the place of ``file``.
+    """Yield a path to write to, and move it to ``file`` at the end.
 
-    The content is on the disk before the name is, so a power cut leaves the old file or the new
-    one. After an error nothing is left of the new one.
+    The content is synced to disk before the file gets its name, so a power cut leaves the old file
+    or the new one, never half of one. After an error the new file is removed.
     """
     with partial_for(file) as partial:
         yield partial
@@ -84,8 +84,8 @@ def replacing(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def partial_for(file: Path) -> Iterator[Path]:
-    """A path beside ``file`` to write to; an error removes what is there."""
-    # a name of its own, so that two processes that write the same page do not mix their bytes
+    """Yield a path next to ``file`` to write to, which is removed after an error."""
+    # a random name, in case two processes write the same file at once
     partial = file.with_name(f"{PARTIAL}{secrets.token_hex(4)}-{file.name}")
     try:
         yield partial
@@ -96,39 +96,40 @@ def partial_for(file: Path) -> Iterator[Path]:
 
 
 def put_in_place(partial: Path, place: Path) -> None:
-    """Sync what was written under another name, file or folder, and give it its name."""
+    """Sync a file or folder that was written under a temporary name, and rename it."""
     if partial.is_file():
         _sync(partial)
     else:
-        sweep(partial)  # a writer that was killed in it and continued leaves half files there
+        sweep(partial)  # a writer that was killed and then resumed leaves half-written files
     partial.replace(place)
+    # sync the folder as well, or a power cut could undo the rename
     _sync(place.parent)
 
 
 def write_bytes(file: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file atomically."""
     with replacing(file) as partial:
         partial.write_bytes(content)
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write UTF-8; half a surrogate pair, as in names from a broken file system, becomes ``?``."""
+    """Write UTF-8; lone surrogates, as in undecodable file names, become ``?``."""
     write_bytes(file, text.encode("utf-8", "replace"))
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write plain values, indented by two."""
+    """Write plain values as JSON, indented by two."""
     write_text(file, json.dumps(content, indent=2) + "\n")
 
 
 def write_parquet(
     file: Path, parts: Iterable[pa.Table], schema: pa.Schema, **encoding: Any
 ) -> None:
-    """Write tables, one below the other, as a file that is there as a whole or not at all.
+    """Write tables below each other into a file, atomically.
 
     Args:
         file: to write.
-        parts: tables of the columns of ``schema``, of any length.
+        parts: tables with the columns of ``schema``, of any length.
         schema: with the metadata of the file.
         encoding: options of ``pyarrow.parquet.ParquetWriter``.
     """
@@ -137,21 +138,22 @@ def write_parquet(
 
 
 def open_parquet(file: Path, **options: Any) -> pq.ParquetFile:
-    """A parquet file to read from; options are those of ``pyarrow.parquet.ParquetFile``.
+    """Open a parquet file for reading; options are those of ``pyarrow.parquet.ParquetFile``.
 
-    By its whole path: pyarrow takes ``run:1/table.parquet`` for an address of another file system.
+    It passes the absolute path, because pyarrow would take ``run:1/table.parquet`` for the address
+    of another file system.
     """
     if isinstance(file, StorePath):
         name, system = file.for_parquet
         return pq.ParquetFile(name, filesystem=system, **options)
     if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
         return pq.ParquetFile(file.absolute(), **options)
-    # pyarrow writes every name as UTF-8, so that in another locale it would look for another file
+    # pyarrow encodes file names as UTF-8, so in another locale it would look for a different file
     return pq.ParquetFile(pa.OSFile(os.fsencode(file.absolute())), **options)
 
 
 def read_parquet(file: Path, columns: list[str] | None = None) -> pa.Table:
-    """All rows of a parquet file."""
+    """Read all rows of a parquet file."""
     with open_parquet(file) as opened:
         return opened.read(columns)
 
@@ -164,11 +166,11 @@ def fill_parquet(
     rows_at_once: int = ROWS_PER_GROUP,
     **encoding: Any,
 ) -> None:
-    """The same for a file that has no name of its own yet.
+    """Write tables below each other into a file that has only a temporary name yet.
 
-    Groups have the length that pyarrow gives them when it has the whole table, so the bytes do not
-    depend on the parts' length; only one group is in memory at a time. A reader that needs a few
-    rows of the file reads ``rows_at_once`` for each.
+    Groups have the length that pyarrow would use for the whole table, so the bytes do not depend on
+    the length of the parts, and only one group is in memory at a time. To get at any row, a reader
+    has to read a group of ``rows_at_once`` rows.
     """
     options = {"compression": "zstd", **encoding}
     with file.open("wb") as sink, pq.ParquetWriter(sink, schema, **options) as writer:
@@ -177,7 +179,7 @@ def fill_parquet(
 
 
 def row_groups(parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of all parts in full groups, the last one as long as it comes; at least one."""
+    """Yield the rows of all parts in full groups; the last may be shorter. Yields at least one."""
     waiting: list[pa.Table] = []
     held, is_first = 0, True
     for part in parts:
@@ -194,18 +196,18 @@ def row_groups(parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Tabl
 
 @contextmanager
 def writing(place: Path, *, step: str) -> Iterator[None]:
-    """Say what to do if a disk is full or a folder cannot be written to.
+    """Turn errors of writing, such as a full disk, into errors that say what to do.
 
     Args:
         place: file or folder that is written.
-        step: what to do, in words; :data:`MEND` stands for what :func:`mended_by` says.
+        step: what to do, in words; :data:`MEND` is replaced by the result of :func:`mended_by`.
 
     Raises:
-        OutputError: with the reason of the system; safetensors has an error of its own for it.
+        OutputError: with the system's reason; this also covers safetensors' own error type.
     """
     try:
         yield
-    except HardsightError:  # some of ours are OSErrors too
+    except HardsightError:  # some of our errors are OSErrors, and already say what to do
         raise
     except (OSError, SafetensorError) as err:
         reason = getattr(err, "strerror", None) or err
@@ -214,10 +216,10 @@ def writing(place: Path, *, step: str) -> Iterator[None]:
 
 
 def mended_by(err: Exception) -> str:
-    """What would let the same file be written: space is not always what is missing.
+    """Return in words what the user has to fix before the same file can be written.
 
     Args:
-        err: of the system, or of a library that only has the system's words for it.
+        err: of the system, or of a library whose error only quotes the system's message.
     """
     number, text = getattr(err, "errno", None), str(err)
     if number in _FULL or any(os.strerror(full) in text for full in _FULL):
@@ -230,7 +232,7 @@ def mended_by(err: Exception) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that is in it; what is gone is fine."""
+    """Remove a file, a link, or a folder with its content, if it exists."""
     if isinstance(path, StorePath):
         path.remove_all()
     elif path.is_dir() and not path.is_symlink():
@@ -240,14 +242,14 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the incomplete files of a writer that was killed."""
+    """Remove the incomplete files that a killed writer left behind."""
     for leftover in folder.glob(f"{PARTIAL}*"):
         remove(leftover)
 
 
 def _sync(path: Path) -> None:
-    """Ask for a file, or the names in a folder, to be on the disk."""
-    if isinstance(path, StorePath):  # what it has taken is safe
+    """Sync a file, or the names in a folder, to disk."""
+    if isinstance(path, StorePath):  # a store has nothing to sync once it accepted an object
         return
     is_folder = path.is_dir()
     try:
@@ -257,7 +259,8 @@ def _sync(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError:
-        # Windows and some network file systems do not sync folders; a file's content must be safe
+        # Windows and some network file systems cannot sync folders; only a file's content must be
+        # safe
         if not is_folder:
             raise
 
@@ -269,12 +272,12 @@ class Manifest:
     Attributes:
         kind: name of the :class:`RunKind`.
         state: ``unfinished``, ``finished``, or ``discarded`` while a run is being removed.
-        settings: every setting, resolved, by name; nested tables are allowed.
-        fingerprints: of everything that is too large for a setting, such as data or weights, by
-            what it is in words.
+        settings: all settings, resolved, by name; nested tables are allowed.
+        fingerprints: of everything that is too large for a setting, such as data or weights, by a
+            description in words.
         versions: of the packages that can change a number.
-        files: names of what the run leaves in its folder.
-        first_outputs: of the model it began with, the attributes of a :class:`FirstOutputs`.
+        files: names of the files that the run leaves in its folder.
+        first_outputs: attributes of a :class:`FirstOutputs`, of the model at the start of the run.
     """
 
     kind: str
@@ -286,19 +289,19 @@ class Manifest:
     first_outputs: Mapping[str, Any] | None = None
 
     def write(self, folder: Path) -> None:
-        """Put it into the folder, in place of an older one."""
+        """Write the manifest to the folder, in place of an older one."""
         content = {"format": FORMAT, **vars(self)}
-        if self.first_outputs is None:  # of a run without a model that is held to them
+        if self.first_outputs is None:  # of a run that does not compare outputs
             del content["first_outputs"]
         text = json.dumps(content, indent=1, sort_keys=True)
         write_text(folder / MANIFEST, text + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
-        """That of a folder; ``None`` if it has none, or a file of that name that is not ours.
+        """Read the manifest of a folder; ``None`` if there is none, or if the file is not ours.
 
         Raises:
-            TableError: it is damaged, or of a later version.
+            TableError: the manifest is damaged, or was written by a later version.
         """
         file = folder / MANIFEST
         if not file.is_file():
@@ -307,7 +310,7 @@ class Manifest:
             content = json.loads(file.read_bytes())
         except ValueError:
             return None
-        # other programs have files of this name too
+        # other programs use this file name as well
         if not isinstance(content, dict) or not {"kind", "state", "settings"} <= content.keys():
             return None
         if content.pop("format", None) != FORMAT or content["state"] not in _STATES:
@@ -322,18 +325,18 @@ class Manifest:
 
 
 def values_digest(values: Any) -> str:
-    """SHA-256 over plain values, such as the names of classes."""
+    """Return the SHA-256 of plain values, such as the names of classes."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def state_digest(model: nn.Module) -> str:
-    """SHA-256 over the names and values of all parameters and buffers."""
+    """Return the SHA-256 of the names and values of all parameters and buffers."""
     return tensors_digest(**model.state_dict())
 
 
 def tensors_digest(*tensors: Any, **named: Any) -> str:
-    """SHA-256 over tensors, their names, shapes and dtypes."""
-    import torch  # whoever has tensors has loaded it; tables and reports do without
+    """Return the SHA-256 of tensors, including their names, shapes and dtypes."""
+    import torch  # not at the top, since tables and reports must not load it
 
     digest = hashlib.sha256()
     for name, tensor in (*enumerate(tensors), *named.items()):
@@ -347,7 +350,7 @@ def tensors_digest(*tensors: Any, **named: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON gives it back: tuples as lists, keys as text, paths and the like as text."""
+    """Return a value as JSON would: tuples as lists, keys, paths and the like as text."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -358,13 +361,13 @@ def differences(
     may_change: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """In words, what two runs have set differently.
+    """Return the differences between two runs, in words.
 
     Args:
-        old: the run that is there.
-        new: the run that is asked for.
-        may_change: names of settings that do not decide the result; ``versions`` stands for those
-            of packages.
+        old: the existing run.
+        new: the requested run.
+        may_change: names of settings that do not affect the result; ``versions`` stands for the
+            versions of packages.
         defaults: values of settings that an older version did not know, and so did not record.
 
     Example:
@@ -397,7 +400,7 @@ def _compared(manifest: Manifest, may_change: Collection[str]) -> dict[str, Any]
 
 
 def _leaves(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested tables as one, with the names that ``--set`` takes: ``optimizer.lr``."""
+    """Flatten nested tables, to names that ``--set`` takes, such as ``optimizer.lr``."""
     leaves: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -415,14 +418,14 @@ else:
 
 @contextmanager
 def held(file: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock of a file, which is made for it and removed afterwards.
+    """Hold a lock on a file, which is created for this and removed afterwards.
 
     Args:
-        file: in a folder that is made if it is not there.
-        wait: until another owner has let go, instead of raising.
+        file: to lock; its folder is created if it is missing.
+        wait: wait until another owner releases the lock, instead of raising.
 
     Raises:
-        RunLockedError: another process, or another thread, holds it; says which.
+        RunLockedError: another process or thread holds the lock; the message says which.
     """
     if isinstance(file, StorePath):
         with file.held(this_process()):
@@ -435,7 +438,8 @@ def held(file: Path, *, wait: bool = False) -> Iterator[None]:
     finally:
         if os.getpid() == owner and descriptor in _HELD:  # not in a fork of the owner
             _HELD.discard(descriptor)
-            # while it is still locked: whoever gets it next sees that it has no name, see below
+            # remove the file while it is still locked: a process that was waiting for this lock
+            # then sees that the file has lost its name, and creates a new one (_acquired)
             with suppress(OSError):
                 file.unlink(missing_ok=True)
             os.close(descriptor)
@@ -443,7 +447,7 @@ def held(file: Path, *, wait: bool = False) -> Iterator[None]:
 
 def _acquired(file: Path, *, wait: bool) -> int:
     while True:
-        # an owner that leaves nothing behind removes the folder that it made, perhaps just now
+        # in the loop, since an owner that leaves nothing behind removes the folder it created
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
@@ -458,11 +462,11 @@ def _acquired(file: Path, *, wait: bool) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the owner before removed it: this lock excludes nobody
+        os.close(descriptor)  # the previous owner removed this file, so its lock excludes nobody
 
 
 def _locked(descriptor: int, *, wait: bool) -> bool:
-    """Whether the lock is ours now."""
+    """Try to take the lock, and return whether it is ours now."""
     try:
         if sys.platform == "win32":
             os.lseek(descriptor, _BEHIND_THE_OWNER, os.SEEK_SET)
@@ -483,7 +487,7 @@ def _locked(descriptor: int, *, wait: bool) -> bool:
 
 
 def _is_named(descriptor: int, file: Path) -> bool:
-    """Whether the open file is still the one of that name."""
+    """Whether the open file is still the file of this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(file))
     except FileNotFoundError:
@@ -491,14 +495,14 @@ def _is_named(descriptor: int, file: Path) -> bool:
 
 
 def _introduce(descriptor: int) -> None:
-    """Write who holds the lock, for whoever is turned away."""
+    """Write who holds the lock, for the error message of other processes."""
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.write(descriptor, json.dumps(this_process()).encode())
 
 
 def this_process() -> dict[str, Any]:
-    """Who holds a lock, for whoever is turned away."""
+    """Return a description of this process, for the error message of other processes."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -514,7 +518,7 @@ def _said_who(file: Path) -> str:
             f"process {owner['pid']} on {owner['host']}, since {owner['since']} "
             f"({owner['command']})"
         )
-    except (OSError, ValueError, KeyError, TypeError):  # it has not introduced itself yet
+    except (OSError, ValueError, KeyError, TypeError):  # the owner has not written about itself yet
         who = "another process"
     return (
         f"{file.parent} is being written to by {who}; wait for it to end, stop it, or choose "
@@ -523,7 +527,10 @@ def _said_who(file: Path) -> str:
 
 
 def _let_go_in_a_fork() -> None:
-    """Close the locks in a child, such as a loader's worker, that may outlive the owner."""
+    """Close the locks in a forked child, such as a loader's worker.
+
+    A child that outlives the owner would otherwise keep the folder locked.
+    """
     while _HELD:
         with suppress(OSError):
             os.close(_HELD.pop())
@@ -534,7 +541,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def cache_folder() -> Path | None:
-    """Where this user keeps what can be made again; ``None`` if that is turned off."""
+    """Return the folder of this user's cache; ``None`` if caching is turned off."""
     said = os.environ.get(CACHE, "").strip()
     if said.lower() in _OFF:
         return None

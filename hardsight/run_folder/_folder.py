@@ -1,6 +1,6 @@
-"""The folder of a run: which kinds there are, who writes to it, and whether it is finished.
+"""The folder of a run: its kind, its lock, its files, and whether it is finished.
 
-Every verb that writes a folder does it the same way::
+Every verb that writes a run folder follows the same steps::
 
     with RunFolder(out).claimed(TRAIN, reads=(data,), resume=resume, overwrite=overwrite) as run:
         run.describe(settings, fingerprints={"training data": mark}, may_change=("workers",))
@@ -9,9 +9,9 @@ Every verb that writes a folder does it the same way::
             ...                  # files, each by `replacing`
             run.finish()
 
-``claimed`` holds the folder's lock and refuses what would be lost, ``describe`` refuses to go on
-with a run of other settings, ``begin`` removes what is to be replaced, and ``finish`` says that all
-of it is there. A run that ends before ``begin`` leaves the folder as it was.
+``claimed`` holds the folder's lock and refuses to lose an existing run, ``describe`` refuses to
+continue a run with different settings, ``begin`` removes the run to be replaced, and ``finish``
+marks the run as complete. A run that ends before ``begin`` leaves the folder unchanged.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ TABLE, DYNAMICS = "table.parquet", "dynamics.parquet"
 PSEUDO_LABELS = "pseudo_labels.parquet"  # of every round of an adaptation
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
 HEADS = "heads"  # a file for each fold of stored embeddings
-MAPS = "maps.sqlite"  # Grad-CAM maps that somebody looked at in the review app
+MAPS = "maps.sqlite"  # Grad-CAM maps that were viewed in the review app
 EMBEDDINGS = "embeddings"  # a folder of arrays, one for each shard of the table
-CLASS_WEIGHTS = "class_weights.npy"  # in it: of the head that they enter, a row for each class
+CLASS_WEIGHTS = "class_weights.npy"  # in EMBEDDINGS: weights of the head, a row for each class
 NEIGHBOURS = "neighbours.parquet"  # of every example, by these embeddings
-NEAREST = "nearest.parquet"  # classes nearest to the examples whose label is in doubt
+NEAREST = "nearest.parquet"  # nearest classes of the examples whose label is in doubt
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
-HELD_OUT = "held-out"  # its name for those that a training run holds out
-TABLE_METADATA = b"hardsight"  # where a parquet file of ours describes itself
+HELD_OUT = "held-out"  # name of that folder for the held-out examples of a training run
+TABLE_METADATA = b"hardsight"  # metadata key under which our parquet files describe themselves
 _MARK = b"hardsight.mark"  # in the metadata of a shard
 LOCK = ".lock"
 _ROOM = f"{MEND} or choose another --out, then continue with --resume"
@@ -82,18 +82,18 @@ ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason",
 
 @dataclass(frozen=True)
 class RunKind:
-    """One kind of run.
+    """A kind of run, such as a training run.
 
     Attributes:
         name: in the manifest.
-        what: it is, in words.
-        command: that makes one.
-        files: names and patterns of all that it leaves in its folder, its page included.
+        what: the kind in words.
+        command: the command that makes such a run.
+        files: names and patterns of all files it leaves in its folder, including its page.
         result: the file that every finished run has.
-        mark: the file that tells a run of an older version, which has no manifest.
-        mark_keys: what such a JSON file has at its top; none for other files.
-        progress: patterns of what would be lost with an unfinished run.
-        is_alone: whether it refuses a folder with other files in it.
+        mark: the file that identifies a run of an older version, which has no manifest.
+        mark_keys: top-level keys of that file if it is JSON; empty for other files.
+        progress: patterns of files whose loss would cost progress of an unfinished run.
+        is_alone: whether it refuses a folder that holds other files.
         can_resume: whether the command has ``--resume``.
         in_stores: whether its folder may be the URL of an object store.
     """
@@ -111,12 +111,12 @@ class RunKind:
     in_stores: bool = False
 
     def owned(self, folder: Path) -> Iterator[Path]:
-        """What a run of this kind may have left in a folder."""
+        """Yield everything that a run of this kind may have left in a folder."""
         for pattern in self.files:
             yield from sorted(folder.glob(pattern))
 
     def is_older_run(self, folder: Path) -> bool:
-        """Whether an older version, which wrote no manifest, left such a run here."""
+        """Whether the folder holds such a run of an older version, which wrote no manifest."""
         file = folder / self.mark
         if file.suffix == ".json":
             return _has_keys(file, self.mark_keys)
@@ -181,12 +181,12 @@ KINDS = {
 
 
 def fold_folder(run: Path, number: int) -> Path:
-    """Where the model and the scores of a fold lie, counted from 1."""
+    """Return the folder with the model and the scores of a fold, counted from 1."""
     return run / "folds" / f"fold-{number}"
 
 
 def older_kind(folder: Path) -> RunKind | None:
-    """The kind of the run that an older version left in a folder, if one did."""
+    """Return the kind of a run that an older version left in a folder, or ``None``."""
     return next((kind for kind in KINDS.values() if kind.is_older_run(folder)), None)
 
 
@@ -213,7 +213,7 @@ class RunFolder:
         folder: of the run.
 
     Raises:
-        OptionError: the name is empty, which would be the working folder.
+        OptionError: the name is empty, which would mean the working folder.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -230,12 +230,12 @@ class RunFolder:
     # ------------------------------------------------------------------------------ reading
 
     def manifest(self) -> Manifest | None:
-        """What the run is made of; ``None`` for a run of an older version, or no run at all."""
+        """Return the manifest; ``None`` for a run of an older version, or without a run."""
         return Manifest.read(self.folder)
 
     @property
     def kind(self) -> RunKind | None:
-        """What kind of run lies here; ``None`` if there is none."""
+        """Kind of the run in this folder; ``None`` without a run."""
         manifest = self.manifest()
         if manifest is not None:
             return KINDS.get(manifest.kind)
@@ -243,7 +243,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether a run lies here with all of its files."""
+        """Whether the folder holds a run with all of its files."""
         manifest = self.manifest()
         if manifest is not None:
             return manifest.state == FINISHED
@@ -252,7 +252,7 @@ class RunFolder:
 
     @property
     def started(self) -> bool:
-        """Whether an unfinished run lies here that something would be lost of."""
+        """Whether the folder holds an unfinished run with progress that could be lost."""
         manifest, kind = self.manifest(), self.kind
         if kind is None or self.finished or (manifest and manifest.state == DISCARDED):
             return False
@@ -260,24 +260,26 @@ class RunFolder:
         return manifest is None or has_progress
 
     def errors(self) -> pd.DataFrame:
-        """Examples that could not be read, with the reason."""
+        """Return the examples that could not be read, with the reasons."""
         file = self.folder / ERRORS
         rows = read_parquet(file) if file.exists() else ERROR_SCHEMA.empty_table()
         frame: pd.DataFrame = rows.to_pandas()
         return frame
 
     def thumbnails(self) -> dict[int, bytes]:
-        """Encoded small pictures by source position."""
+        """Return encoded small pictures by source position."""
         return self._small_views("image")
 
     def excerpts(self) -> dict[int, str]:
-        """First words of examples that are texts, by source position."""
+        """Return the first words of text examples, by source position."""
         return self._small_views("text")
 
     def _small_views(self, column: str) -> dict[int, Any]:
         file = self.folder / THUMBNAILS
         rows = read_parquet(file) if file.exists() else None
-        if rows is None or column not in rows.column_names:  # of pictures alone, or an older file
+        if (
+            rows is None or column not in rows.column_names
+        ):  # a file of an older version, or of pictures only
             return {}
         each = zip(rows["index"].to_pylist(), rows[column].to_pylist(), strict=True)
         return {index: view for index, view in each if view is not None}
@@ -293,19 +295,19 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
     ) -> Iterator[RunFolder]:
-        """The folder for one run, and for nobody else while it lasts.
+        """Claim the folder for a single run, exclusively inside the ``with`` block.
 
         Args:
             kind: of run to be written.
             reads: data of the run, by name or as an object; the run must not lie in its folder.
-            resume: go on with the run that is here, if there is one.
-            overwrite: replace the run that is here, if there is one.
+            resume: continue an existing run.
+            overwrite: replace an existing run.
 
         Raises:
-            OptionError: both were asked for, or the folder is one of data.
-            RunLockedError: another process is writing here.
-            RunExistsError: something is here that would be lost.
-            OutputError: the folder cannot be made.
+            OptionError: both ``resume`` and ``overwrite`` are set, or the folder belongs to data.
+            RunLockedError: another process is writing to the folder.
+            RunExistsError: the folder holds something that would be lost.
+            OutputError: the folder cannot be created.
         """
         if resume and overwrite:
             raise OptionError(
@@ -332,7 +334,7 @@ class RunFolder:
                 self._claimed_as = self._new = None
 
     def _check_apart_from(self, data: Any) -> None:
-        """Raise if a run here would be taken for data, such as for a class, from now on."""
+        """Raise if the files of a run here would be read as data, such as the folder of a class."""
         if not isinstance(data, str | os.PathLike):
             return
         read, here = place_of(data).resolve(), self.folder.resolve()
@@ -343,19 +345,19 @@ class RunFolder:
             return
         if here != read and not in_store:
             listed = (file for ending in ("parquet", "tar") for file in read.glob(f"*.{ending}"))
-            if read not in here.parents or any(listed):  # folders in it are not looked at
+            if read not in here.parents or any(listed):  # folders inside it are not read
                 return
             if any(part.startswith(".") for part in here.relative_to(read).parts):
                 return
         raise OptionError(
-            f"{self.folder} is the folder {os.fspath(data)}, or lies in it, which is read as data; "
-            "a run there would become a part of it: choose another --out"
+            f"{self.folder} is, or lies in, the folder {os.fspath(data)}, which is read as data; "
+            "a run there would become a part of the data: choose another --out"
         )
 
     @contextmanager
     def _made(self) -> Iterator[None]:
-        """The folder, and those above it; they go again if nothing came to lie in them."""
-        if isinstance(self.folder, StorePath):  # has no folders without something in them
+        """Create the folder and its parents; remove them again if they stay empty."""
+        if isinstance(self.folder, StorePath):  # stores have no empty folders
             self.folder.mkdir(parents=True, exist_ok=True)
             yield
             return
@@ -366,7 +368,7 @@ class RunFolder:
             yield
         finally:
             for path in missing:
-                with suppress(OSError):  # there is something in it
+                with suppress(OSError):  # it is not empty
                     path.rmdir()
 
     def _check_free(self, kind: RunKind, *, resume: bool, overwrite: bool) -> None:
@@ -395,7 +397,7 @@ class RunFolder:
             )
 
     def _check_other_files(self, kind: RunKind) -> None:
-        """Raise if there are files that are not of a run, and would be lost or mixed with one."""
+        """Raise if other files in the folder would be lost, or mixed with those of the run."""
         if kind.is_alone:
             others = [
                 entry.name
@@ -418,7 +420,7 @@ class RunFolder:
 
     @property
     def is_done(self) -> bool:
-        """Whether the claimed run is to be continued and has nothing left to do."""
+        """Whether the claimed run is resumed and already finished."""
         return self._resumes and self.finished
 
     @property
@@ -438,19 +440,19 @@ class RunFolder:
         defaults: Mapping[str, Any] | None = None,
         files: Iterable[str] = (),
     ) -> None:
-        """Say what the run is made of; one that is continued must be made of the same.
+        """Record the run's settings and data; a run that is continued must have the same.
 
         Args:
-            settings: all of them, resolved.
-            fingerprints: of data, weights and the like, by what they are in words.
+            settings: all settings, resolved.
+            fingerprints: of data, weights and the like, by a description in words.
             versions: of packages.
-            may_change: settings that do not decide the result.
-            may_change_when_finished: settings that do not, once all of it is there.
+            may_change: settings that do not affect the result.
+            may_change_when_finished: settings that no longer affect the result of a finished run.
             defaults: of settings that an older version did not record.
-            files: further names that this run leaves in its folder.
+            files: names of further files that this run leaves in its folder.
 
         Raises:
-            RunMismatchError: the run here is made of something else; every difference is named.
+            RunMismatchError: the run in the folder differs; the message names every difference.
         """
         kind = self._claimed_as
         assert kind is not None, "only a run that has claimed its folder can describe itself"
@@ -476,19 +478,20 @@ class RunFolder:
                 "replace it with --overwrite (overwrite=True)"
             )
         if old.state == FINISHED:
-            remove(self._shards)  # of a run that was killed when all was done
+            remove(self._shards)  # left behind if a run was killed right after it finished
 
     def check_outputs(self, first: FirstOutputs | None) -> bool:
-        """Hold the model of a run that is continued to what it made of the first examples.
+        """Compare the outputs of a continued run's model with those recorded when it began.
 
         Args:
-            first: what it makes of them now; ``None`` if nothing follows from that.
+            first: the current outputs for the first examples; ``None`` if there is nothing to
+                compare.
 
         Returns:
-            whether they could be compared: not with those of other weights.
+            whether the outputs could be compared, which needs the same weights.
 
         Raises:
-            RunMismatchError: it is the same weights in changed code.
+            RunMismatchError: the weights are the same, but the code has changed.
         """
         kind, new = self._claimed_as, self._new
         assert kind is not None, "only a run that has claimed its folder can be held to anything"
@@ -510,7 +513,7 @@ class RunFolder:
         return True
 
     def begin(self) -> None:
-        """Remove what the run replaces, if it does not continue it, and note what it is made of."""
+        """Remove a run that this one replaces, and write the manifest."""
         new = self._new
         assert new is not None, "a run describes itself before it begins"
         if self._has_begun:
@@ -526,7 +529,7 @@ class RunFolder:
         self._has_begun = True
 
     def _check_names(self, new: Manifest) -> None:
-        """Raise if a file of others has a name that this run will give, such as a figure's."""
+        """Raise if the run would overwrite a file that is not its own, such as a figure."""
         here, old = self.kind, self.manifest()
         ours = {path for pattern in (old.files if old else ()) for path in self._named(pattern)}
         ours |= {*here.owned(self.folder)} if here else set()
@@ -535,15 +538,15 @@ class RunFolder:
             self._refuse(sorted(path.name for path in others), KINDS[new.kind])
 
     def _named(self, pattern: str) -> Iterator[Path]:
-        """What is in the folder under a name; a manifest that was tampered with cannot leave it."""
+        """Yield files of a name or pattern, never outside the folder, whatever a manifest says."""
         if pattern not in (".", "..") and not set(pattern) & set("/\\"):
             yield from self.folder.glob(pattern)
 
     def _discard(self) -> None:
-        """Remove the run that is here.
+        """Remove the run in the folder.
 
-        It is marked first: after a kill in between, the next run knows that what is left of it
-        counts for nothing.
+        The run is first marked as discarded. If this process is killed before it is done, the next
+        run knows that the remaining files can be removed.
         """
         old, kind = self.manifest(), self.kind
         if kind is None:
@@ -555,7 +558,7 @@ class RunFolder:
                 remove(path)
 
     def finish(self) -> None:
-        """Say that all of it is there, and remove what only an unfinished run needs."""
+        """Mark the run as complete, and remove files that only an unfinished run needs."""
         new = self._new
         assert new is not None, "a run describes itself before it finishes"
         with writing(self.folder, step=_ROOM):
@@ -565,20 +568,20 @@ class RunFolder:
             remove(self._shards)
 
     def adopt(self, manifest: Manifest) -> None:
-        """Give a run of an older version the manifest it would have today."""
+        """Give a run of an older version the manifest that it would have today."""
         if self.manifest() is None:
             manifest.write(self.folder)
 
     # ------------------------------------------------------------------------------ tables
 
     def done(self) -> set[int]:
-        """Numbers of the shards already complete."""
+        """Return the numbers of the complete shards."""
         return {
             int(file.stem.removeprefix("rows-")) for file in self._shards.glob("rows-*.parquet")
         }
 
     def has_shard(self, number: int) -> bool:
-        """Whether a shard is complete; a store with many of them is not listed for it."""
+        """Whether a shard is complete, without listing all shards, which is slow in a store."""
         return (self._shards / f"rows-{number:08d}.parquet").exists()
 
     def write_shard(
@@ -590,13 +593,13 @@ class RunFolder:
         mark: str | None = None,
         embeddings: NDArray[Any] | None = None,
     ) -> None:
-        """Add one shard; its rows appear last, so a shard is there in full or not at all.
+        """Write a shard; its rows are written last, so a shard with rows is complete.
 
         Args:
             number: of the shard.
             rows: of its examples.
             errors: examples that could not be read.
-            mark: of all data up to the end of the shard, if their fingerprint does not tell it.
+            mark: of all data up to the end of the shard, if the fingerprint does not cover it.
             embeddings: of its rows, ``[n, D]``, if they are kept.
         """
         if mark is not None:
@@ -609,18 +612,18 @@ class RunFolder:
             write_parquet(self._shards / f"rows-{number:08d}.parquet", [rows], rows.schema)
 
     def shards(self, kind: str = "rows") -> Iterator[pa.Table]:
-        """The written shards in source order, one in memory at a time."""
+        """Yield the written shards in source order, with one in memory at a time."""
         for file in sorted(self._shards.glob(f"{kind}-*.parquet")):
             yield read_parquet(file).replace_schema_metadata(None)
 
     def shard_mark(self, number: int) -> str | None:
-        """The mark that a shard was written with, if it was."""
+        """Return the mark that a shard was written with, or ``None``."""
         with open_parquet(self._shards / f"rows-{number:08d}.parquet") as opened:
             mark = (opened.schema_arrow.metadata or {}).get(_MARK)
         return None if mark is None else mark.decode()
 
     def keep_class_weights(self, weights: NDArray[Any]) -> None:
-        """Write the weights of the head, ``[C, D]``, beside the embeddings that enter it."""
+        """Write the weights of the head, ``[C, D]``, next to the embeddings it is applied to."""
         with writing(self.folder, step=_ROOM):
             self._keep_array(CLASS_WEIGHTS, weights)
 
@@ -630,19 +633,19 @@ class RunFolder:
             np.save(sink, values, allow_pickle=False)
 
     def embeddings(self) -> list[NDArray[Any]]:
-        """What was kept of every shard, in the order of the table; in their files until read."""
+        """Return the embeddings of every shard, in table order and memory-mapped."""
         files = sorted((self.folder / EMBEDDINGS).glob("[0-9]*.npy"))
         return [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
 
     def write_side_file(self, name: str, rows: pa.Table) -> None:
-        """Write one whole parquet file beside the table."""
+        """Write a whole parquet file next to the table."""
         with writing(self.folder, step=_ROOM):
             write_parquet(self.folder / name, [rows], rows.schema)
 
     def write_side_parts(
         self, name: str, parts: Iterable[pa.Table], schema: pa.Schema, *, rows_at_once: int
     ) -> None:
-        """Write one beside the table part by part, to be read that many rows at a time."""
+        """Write a file next to the table part by part, in groups of ``rows_at_once`` rows."""
         with writing(self.folder, step=_ROOM):
             write_parquet(self.folder / name, parts, schema, rows_at_once=rows_at_once)
 
@@ -650,8 +653,8 @@ class RunFolder:
     def new_table(self, parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[ScoreTable]:
         """Write the table and the unreadable examples of all shards, part by part.
 
-        The table can be read, but has no name yet: other files can be made from it, and it appears
-        after them.
+        Inside the ``with`` block the table can be read, but does not have its final name yet. Files
+        made from the table are then in place before the table itself appears.
         """
         from hardsight.table import read_table
 
@@ -665,7 +668,7 @@ class RunFolder:
                 put_in_place(partial, file)
 
     def replace_table(self, table: ScoreTable) -> ScoreTable:
-        """Write another table in the place of the finished one, such as one with more columns."""
+        """Replace the finished table by another, such as one with more columns."""
         from hardsight.table import read_table
 
         self.write_side_file(TABLE, table.to_arrow())

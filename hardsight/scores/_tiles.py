@@ -222,7 +222,7 @@ class Scratch:
         self._buffers: dict[str, Tensor] = {}
 
     def cosines(self, unit: Tensor, weights: Tensor) -> Tensor:
-        """Compute the cosines of a tile into reused memory."""
+        """Return memory for the cosines of a tile."""
         return self._room("cosines", unit, weights.shape[0])
 
     def logits(
