@@ -1,6 +1,6 @@
-"""Checks of what a caller passes, packages that may be missing, and warnings at the caller's line.
+"""Checks of arguments, imports of optional packages, and warnings at the caller's line.
 
-Free of torch at import, so that tables and the command line can use them.
+This module does not import torch, so tables and the command line can use it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _UNIONS = (typing.Union, types.UnionType)
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _LISTED = (list, tuple, collections.abc.Sequence)
-NO_BARS = "HARDSIGHT_PROGRESS"  # "off" in the environment: no progress bar unless one is asked for
-BY_HAND = ("bash", "interactive")  # Slurm's names of sessions, which Lightning leaves alone, too
+NO_BARS = "HARDSIGHT_PROGRESS"  # "off" in the environment turns progress bars off by default
+# names of interactive Slurm jobs, in which Lightning does not look for several processes either
+BY_HAND = ("bash", "interactive")
 _WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -61,14 +62,14 @@ _LISTS: dict[Any, tuple[str, str]] = {
 
 
 def bars_wanted(asked: bool | None, *, is_terminal: bool) -> bool:
-    """Whether to show progress: as asked for, else on a terminal if nobody has turned it off."""
+    """Whether to show progress: as requested, by default on a terminal unless turned off."""
     if asked is not None:
         return asked
     return is_terminal and os.environ.get(NO_BARS, "").lower() not in ("off", "0", "no", "false")
 
 
 def launched() -> tuple[str, int] | None:
-    """Who has started this process as one of several, and how many they are; else nothing.
+    """Return which launcher started this process, and how many in total; None without one.
 
     Example:
         >>> launched() is None
@@ -92,16 +93,16 @@ def launched() -> tuple[str, int] | None:
 
 
 def refuse_ranks(what: str, *, instead: str = "") -> None:
-    """Raise if a launcher has started several processes for what is done by one.
+    """Raise if a launcher has started several processes for work that a single process does.
 
-    Without it each would do all of the work, or all but one find the folder of the run locked.
+    Otherwise each process would do all of the work, or find the folder of the run locked.
 
     Args:
-        what: is done by one, such as "adapting".
-        instead: what else spreads the work, if anything does.
+        what: the work, such as "adapting".
+        instead: another way to spread the work, if there is one.
 
     Raises:
-        ConfigError: it has; says how to start one.
+        ConfigError: there are several processes; the message says how to start only one.
     """
     by, count = launched() or ("", 1)
     if count > 1:
@@ -113,14 +114,14 @@ def refuse_ranks(what: str, *, instead: str = "") -> None:
 
 
 class _UnfitError(Exception):
-    """A value is not of a type."""
+    """A value does not fit a type."""
 
 
 def checked_options(function: Callable[Options, Result]) -> Callable[Options, Result]:
-    """A function whose arguments are checked against their annotations before it runs.
+    """Decorate a function to check its arguments against their annotations before it runs.
 
-    Whole numbers may stand for floats, lists for tuples, and numpy's numbers for Python's, as which
-    they arrive. What is annotated by ``Any``, or by a class of tensors, is left alone.
+    Whole numbers are accepted for floats, lists for tuples, and numpy's numbers for Python's; they
+    are converted. Arguments annotated with ``Any``, or with a class of tensors, are not checked.
 
     Example:
         >>> @checked_options
@@ -148,7 +149,7 @@ def checked_options(function: Callable[Options, Result]) -> Callable[Options, Re
 
 @functools.cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Types of the parameters; one that only a type checker imports counts as any."""
+    """Return the types of the parameters; types imported only for type checking become Any."""
     inner = inspect.unwrap(function)
     hints = {}
     for name, annotation in inner.__annotations__.items():
@@ -168,7 +169,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """``value`` as a type wants it."""
+    """Return ``value`` converted to a type, or raise if it does not fit."""
     origin = typing.get_origin(hint) or hint
     if origin in _UNIONS:
         return _fitted_to_any(value, typing.get_args(hint))
@@ -219,7 +220,7 @@ def _required(value: Any, fits: bool) -> Any:
 
 
 def _said(hint: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     origin = typing.get_origin(hint) or hint
     if origin in _UNIONS:
         return " or ".join(dict.fromkeys(_said(part) for part in typing.get_args(hint)))
@@ -235,7 +236,7 @@ def check_tensors(**values: object) -> None:
     """Raise unless every value is a tensor.
 
     Raises:
-        TensorError: one is not, such as a numpy array.
+        TensorError: a value is not a tensor, such as a numpy array.
     """
     import torch
 
@@ -251,8 +252,8 @@ def check_rows(**tensors: Tensor) -> None:
     """Raise unless every tensor has one row per example.
 
     Raises:
-        ShapeError: the tensors differ in length, or one has no rows at all to count.
-        TensorError: one is not a tensor.
+        ShapeError: the tensors differ in length, or a tensor has no dimensions.
+        TensorError: a value is not a tensor.
     """
     check_tensors(**tensors)
     if any(tensor.ndim == 0 for tensor in tensors.values()) or (
@@ -298,8 +299,8 @@ def check_indices(labels: Tensor) -> None:
 def check_labels(labels: Tensor, num_classes: int) -> None:
     """Raise unless labels are integers in ``[0, num_classes)``.
 
-    The range is looked at on the CPU only: on an accelerator that would stop the queue. There a
-    label that is not a class raises when it is used, or gives NaN.
+    The range is checked only on a CPU, since on an accelerator the check would wait for the device.
+    There a label that is not a class raises when it is used, or gives NaN.
     """
     check_indices(labels)
     if labels.device.type == "cpu" and labels.numel() and not is_traced(labels):
@@ -311,31 +312,31 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
 
 
 def is_traced(tensor: Tensor) -> bool:
-    """Whether values cannot be read: under ``torch.compile`` or a ``torch.func`` transform."""
+    """Whether values cannot be read, under ``torch.compile`` or a ``torch.func`` transform."""
     import torch
 
     return torch.compiler.is_compiling() or is_transformed(tensor)
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether a ``torch.func`` transform, such as ``vmap``, is at work on ``tensor``."""
+    """Whether ``tensor`` is inside a ``torch.func`` transform, such as ``vmap``."""
     import torch
 
-    if torch.compiler.is_compiling():  # the question itself cannot be traced
+    if torch.compiler.is_compiling():  # the check below cannot be traced
         return False
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def require(module: str, *, extra: str, feature: str) -> ModuleType:
-    """Import ``module``, or say which extra brings it.
+    """Import ``module``, or raise an error that says which extra installs it.
 
     Args:
         module: dotted name to import.
         extra: the extra of hardsight that installs it, or a plain package name.
-        feature: what the user asked for, as it should stand in the message.
+        feature: name of the feature, for the message.
 
     Raises:
-        MissingExtraError: the import failed; the cause is kept.
+        MissingExtraError: the import failed; its error is kept as the cause.
     """
     try:
         return importlib.import_module(module)
@@ -346,7 +347,7 @@ def require(module: str, *, extra: str, feature: str) -> ModuleType:
 
 
 def versions_of(*packages: str) -> dict[str, str]:
-    """Versions of hardsight, Python and those of ``packages`` that are installed.
+    """Return the versions of hardsight, Python and the installed ones of ``packages``.
 
     Nothing is imported.
 
@@ -359,11 +360,11 @@ def versions_of(*packages: str) -> dict[str, str]:
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Versions of everything that can change a score, and of ``more`` packages."""
+    """Return the versions of everything that can change a score, and of ``more`` packages."""
     return versions_of("torch", "numpy", "pyarrow", "pillow", *more)
 
 
-@functools.cache  # pip's records are parsed as mails, which takes milliseconds each
+@functools.cache  # parsing a package's metadata takes milliseconds
 def _installed(package: str) -> str | None:
     try:
         return version(package)
@@ -374,10 +375,10 @@ def _installed(package: str) -> str | None:
 def warns_of(
     notes: Callable[[Any], Iterable[str]],
 ) -> Callable[[Callable[Options, Result]], Callable[Options, Result]]:
-    """A function that warns of what its result has to be read with.
+    """Decorate a function to warn of limitations of its result.
 
     Args:
-        notes: what there is to say about a result; each is a headline, a colon and the rest.
+        notes: returns the limitations of a result, each as a headline, a colon and the details.
     """
 
     def around(function: Callable[Options, Result]) -> Callable[Options, Result]:
@@ -394,14 +395,14 @@ def warns_of(
 
 
 def warn(text: str) -> None:
-    """Warn of something, at the line of the user's own code: Python shows it once for each line."""
+    """Warn at the line of the user's own code, for which Python shows a warning once."""
     warnings.warn(text, HardsightWarning, stacklevel=_callers_level())
 
 
 def _callers_level() -> int:
-    """How many frames up the user's own code is."""
+    """Return how many frames up the user's own code is."""
     level, frame = 1, sys._getframe(1)
-    # a function of ours may be called through a context manager of the standard library
+    # contextlib counts as ours, because it may stand between our function and the user's code
     ours = (_PACKAGE, contextlib.__file__)
     while frame is not None and frame.f_code.co_filename.startswith(ours):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
@@ -409,12 +410,12 @@ def _callers_level() -> int:
 
 
 def first_line(err: BaseException) -> str:
-    """The first line of what an exception says; its type if it says nothing."""
+    """Return the first line of an exception's message, or its type if the message is empty."""
     return (str(err).strip().splitlines() or [type(err).__name__])[0]
 
 
 def is_url(text: str) -> bool:
-    """Whether a name is a URL, such as ``s3://bucket/photos``, also as a path has it, ``s3:/``.
+    """Whether a name is a URL, such as ``s3://bucket/photos``, or with ``s3:/``, as in a path.
 
     Example:
         >>> is_url("s3://bucket/photos"), is_url("hub:owner/name"), is_url("C:/photos")
@@ -424,15 +425,15 @@ def is_url(text: str) -> bool:
 
 
 def path_of_file_url(text: str) -> str | None:
-    """The path that a ``file:`` URL names; ``None`` for other URLs.
+    """Return the path of a ``file:`` URL; ``None`` for other URLs.
 
     Example:
         >>> path_of_file_url("file:///photos/cat%20.png"), path_of_file_url("s3://bucket/photos")
         ('/photos/cat .png', None)
     """
-    scheme, rest = re.split(":/+", text, maxsplit=1)  # a path has one slash of two
+    scheme, rest = re.split(":/+", text, maxsplit=1)  # a path keeps only one of the two slashes
     if scheme.lower() != "file":
         return None
-    from urllib.request import url2pathname  # which loads half of the network's modules
+    from urllib.request import url2pathname  # imported late, since it loads many network modules
 
     return url2pathname(f"/{rest}".removeprefix("/localhost"))

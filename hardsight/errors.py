@@ -10,11 +10,11 @@ class HardsightError(Exception):
 
 
 class ShapeError(HardsightError, ValueError):
-    """Tensors or arrays do not fit each other."""
+    """Shapes of tensors or arrays do not fit each other."""
 
 
 class TensorError(HardsightError, TypeError):
-    """An array, a list or something else came where a tensor is needed."""
+    """An argument is an array, a list or something else, but must be a tensor."""
 
 
 class LabelError(HardsightError, ValueError):
@@ -40,7 +40,7 @@ class NonFiniteError(HardsightError, ArithmeticError):
 
 
 class GradientError(HardsightError, RuntimeError):
-    """A gradient was asked for that an operation does not have."""
+    """An operation does not have the requested gradient."""
 
 
 class ProbabilityError(HardsightError, ValueError):
@@ -52,7 +52,7 @@ class StatisticError(HardsightError, ValueError):
 
 
 class OutOfMemoryError(HardsightError, MemoryError):
-    """A batch does not fit into the memory of the device; fewer examples at once may."""
+    """A batch does not fit into the memory of the device; a smaller batch may."""
 
 
 class HeadError(HardsightError, ValueError):
@@ -86,7 +86,7 @@ class ModelError(HardsightError, ValueError):
 
 
 class UnknownModelError(ModelError, UnknownNameError):
-    """A name does not say which model is meant, or an option is none of its factory."""
+    """A name matches no model, or an option does not exist in the model's factory."""
 
 
 class UnsafeFileError(HardsightError, ValueError):
@@ -102,11 +102,11 @@ class MissingDataError(DataError, FileNotFoundError):
 
 
 class NoClassFoldersError(DataError):
-    """Images lie directly in a folder, so that nothing says their class."""
+    """Images lie directly in a folder, without subfolders that name their classes."""
 
 
 class BadExampleError(DataError):
-    """One example cannot be read; the run goes on without it unless it is strict."""
+    """An example cannot be read; a run skips it unless the run is strict."""
 
 
 class TableError(HardsightError, ValueError):
@@ -114,7 +114,7 @@ class TableError(HardsightError, ValueError):
 
 
 class PatchError(HardsightError, ValueError):
-    """A patch cannot be read, disagrees with itself, or is about other data."""
+    """A patch cannot be read, contradicts itself, or belongs to other data."""
 
 
 class RunExistsError(HardsightError, FileExistsError):
@@ -126,11 +126,11 @@ class RunLockedError(HardsightError, BlockingIOError):
 
 
 class RunMismatchError(HardsightError, ValueError):
-    """An unfinished run was made from other data, another model or other settings."""
+    """A run that should be continued has different data, another model or different settings."""
 
 
 class CheckpointError(HardsightError, RuntimeError):
-    """A training run cannot go on, because its checkpoints cannot be read."""
+    """A training run cannot be continued, because its checkpoints cannot be read."""
 
 
 class OutputError(HardsightError, OSError):
@@ -146,4 +146,4 @@ class MissingExtraError(HardsightError, ImportError):
 
 
 class HardsightWarning(UserWarning):
-    """Something to know about a run that goes on all the same."""
+    """Something the user should know, which does not stop the run."""

@@ -1,7 +1,7 @@
-"""What results show of themselves in a notebook: a few facts, a small table, and what to do next.
+"""HTML of results in a notebook: a few facts, a small table, and the next step.
 
-Names come from data, so everything is escaped. Styles are written into the elements, since
-notebooks drop style sheets, and colours are those of the notebook, so that dark ones stay readable.
+Names come from data, so everything is escaped. Styles are inline, since notebooks drop style
+sheets, and colours are inherited from the notebook, which keeps dark themes readable.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def shown(
     rows: Sequence[Sequence[Cell]] = (),
     note: str = "",
 ) -> str:
-    """A small piece of HTML for a notebook.
+    """Return a small piece of HTML for a notebook.
 
     Args:
-        title: what this is, in bold.
+        title: heading, in bold.
         facts: a line of names and values below it.
         columns: headings of the table.
         rows: its cells; bytes are pictures.

@@ -1,4 +1,4 @@
-"""Registries: what exists, under which name, with which range and direction."""
+"""Registries of scores, summaries and losses, with their names, ranges and directions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hardsight.errors import UnknownNameError
 Function = TypeVar("Function", bound=Callable[..., Any])
 Module = TypeVar("Module", bound=type[Any])
 
-# of examples that are not of the data: hardsight.evaluate measures them, the card shows them
+# scores that indicate examples from outside the data; hardsight.evaluate measures how well they do
 INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
 
 class Named(Protocol):
-    """What a registry holds."""
+    """An entry of a registry."""
 
     @property
     def name(self) -> str:
-        """The word it is found by."""
+        """The name to look it up by."""
         ...
 
 
@@ -31,26 +31,26 @@ Spec = TypeVar("Spec", bound=Named)
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSpec:
-    """What the toolkit knows about one column of a table, stated once, beside its function.
+    """All facts about a column of a table, stated once, next to its function.
 
-    Tables, pages, studies and the reference all read it here, or from the table's metadata, which
-    carries :meth:`facts` and :meth:`shown`.
+    Tables, pages, studies and the reference read them here, or from the table's metadata, which
+    holds :meth:`facts` and :meth:`shown`.
 
     Attributes:
         name: the column of the table and the word on the command line.
         function: from tensors or histories to ``[N]``.
-        inputs: names of what the function reads, in order.
+        inputs: names of the function's inputs, in order.
         low: smallest possible value.
         high: largest possible value; ``inf`` if there is none.
-        higher_is_harder: the direction, so that ranking code never guesses.
-        version: raised whenever the same input would give another number.
+        higher_is_harder: the direction, so ranking code never has to guess.
+        version: raised whenever the same input would give a different number.
         meaning: two sentences for a reader of the report.
         title: heading of the column; by default the name in words.
         short_title: heading for a narrow place; by default the title.
         unit: such as ``rad``; empty if there is none.
-        judge: rank among the columns that tell a wrong label, 1 first; ``None`` for a column that
-            cannot tell. Rank 0 judges a label over all of training, not by the last prediction.
-        on_card: rank among what the card of one picture shows; ``None`` for a column left out.
+        judge: rank among the columns that detect wrong labels, 1 first; ``None`` for a column that
+            cannot. Rank 0 judges a label over all of training, not by the last prediction.
+        on_card: rank on the card of a picture; ``None`` for a column that is not shown there.
         needs_label: whether the value depends on the label. If it does not, the *easy* end of a
             wrong prediction is the confident one.
     """
@@ -71,7 +71,7 @@ class ColumnSpec:
     needs_label: bool = True
 
     def facts(self) -> dict[str, Any]:
-        """What the column means, as a table's metadata has it; JSON has no infinity."""
+        """Return the column's meaning for a table's metadata; without infinities, for JSON."""
         return {
             "version": self.version,
             "low": self.low if math.isfinite(self.low) else None,
@@ -81,7 +81,7 @@ class ColumnSpec:
         }
 
     def shown(self) -> dict[str, Any]:
-        """How pages show the column, as a table's metadata has it."""
+        """Return how pages show the column, for a table's metadata."""
         title = self.title or words_of(self.name)
         return {
             "title": title,
@@ -95,19 +95,19 @@ class ColumnSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreSpec(ColumnSpec):
-    """What the toolkit knows about one score; see :class:`ColumnSpec` for the first part.
+    """All facts about a score; see :class:`ColumnSpec` for the first attributes.
 
     Attributes:
-        reads: the summary the formula works on, a field of ``scores.Summaries``.
+        reads: the summary that the formula works on, a field of ``scores.Summaries``.
         formula: the same score from that summary; the scoring run computes each summary once
-            and gives it to every formula that reads it.
-        per_class: the function returns one value per class, ``[N, C]``; such a score is not a
+            and passes it to every formula that reads it.
+        per_class: whether the function returns a value per class, ``[N, C]``; such a score is not a
             table column.
-        over_dataset: for a score whose value of a row depends on the other rows: makes an object
-            that is given the summary and the labels of all rows, block by block, by its method
-            ``add``, and then gives the values of a block by its method ``values``.
-        needs_offset: whether the value changes if a number is added to all logits of an example,
-            so that probabilities alone do not tell it.
+        over_dataset: for a score whose value depends on other rows: makes an object that takes the
+            summary and the labels of all rows, block by block, by its method ``add``, and then
+            returns the values of a block by its method ``values``.
+        needs_offset: whether the value changes if a constant is added to all logits of an example,
+            in which case it cannot be computed from probabilities.
     """
 
     reads: str
@@ -119,23 +119,23 @@ class ScoreSpec(ColumnSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class SummarySpec(ColumnSpec):
-    """What the toolkit knows about one summary of training dynamics; see :class:`ColumnSpec`.
+    """All facts about a summary of training dynamics; see :class:`ColumnSpec`.
 
-    Its function goes from histories ``[E, N]``, NaN for an epoch in which an example was not seen,
+    Its function maps histories ``[E, N]``, with NaN for an epoch in which an example was not seen,
     to ``[N]``.
     """
 
 
 @dataclass(frozen=True)
 class LossSpec:
-    """What the toolkit knows about one loss.
+    """All facts about a loss.
 
     Attributes:
-        name: the word in a recipe.
+        name: in recipes.
         function: from tensors to the reduced loss.
         module: the ``nn.Module`` twin with the same options.
         inputs: names of the function's tensors, in order.
-        version: raised whenever the same input would give another number.
+        version: raised whenever the same input would give a different number.
     """
 
     name: str
@@ -146,7 +146,7 @@ class LossSpec:
 
 
 def described(specs: Iterable[ColumnSpec]) -> dict[str, dict[str, Any]]:
-    """The part of a table's metadata that describes its columns."""
+    """Return the part of a table's metadata that describes its columns."""
     columns = list(specs)
     return {
         "scores": {spec.name: spec.facts() for spec in columns},
@@ -155,14 +155,14 @@ def described(specs: Iterable[ColumnSpec]) -> dict[str, dict[str, Any]]:
 
 
 class Registry(Mapping[str, Spec], Generic[Spec]):
-    """A read-mostly mapping from name to spec whose look-up errors help."""
+    """A mapping from names to specs, whose look-up errors suggest similar names."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._specs: dict[str, Spec] = {}
 
     def add(self, spec: Spec) -> None:
-        """Register ``spec`` under its name; a name is given once."""
+        """Register ``spec`` under its name, which must be new."""
         if spec.name in self._specs:
             raise ValueError(f"{self.kind} {spec.name!r} is registered twice")
         self._specs[spec.name] = spec
@@ -186,7 +186,7 @@ SUMMARIES: Registry[SummarySpec] = Registry("summary")
 
 
 def words_of(name: str) -> str:
-    """A column's name in words, for one that states no title.
+    """Return a column's name in words, for columns without a title.
 
     Example:
         >>> words_of("el2n"), words_of("forgetting_events")
@@ -197,13 +197,13 @@ def words_of(name: str) -> str:
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str | None:
-    """The known name that looks most like ``name``, or else begins with it, if one does."""
+    """Return the known name most similar to ``name``, else one that begins with it, else None."""
     longer = [other for other in known if len(name) > 2 and other.startswith(name)]
     return next(iter(difflib.get_close_matches(name, known, n=1) or longer), None)
 
 
 def unknown_name(kind: str, name: str, known: Mapping[str, Any] | list[str]) -> str:
-    """Message for a name that does not exist, with the nearest one that does.
+    """Return the error message for an unknown name, with the most similar known name.
 
     Example:
         >>> unknown_name("score", "avhh", ["avh", "entropy"])
@@ -215,7 +215,7 @@ def unknown_name(kind: str, name: str, known: Mapping[str, Any] | list[str]) -> 
 
 
 class ColumnFacts(TypedDict):
-    """What a decorator is told of a column, so that an editor shows it; see :class:`ColumnSpec`."""
+    """Arguments of the decorators of columns, typed for editors; see :class:`ColumnSpec`."""
 
     higher_is_harder: bool
     meaning: str
@@ -229,7 +229,7 @@ class ColumnFacts(TypedDict):
 
 
 class ScoreFacts(ColumnFacts):
-    """The same of a score; see :class:`ScoreSpec`."""
+    """Arguments of the decorator of scores; see :class:`ScoreSpec`."""
 
     reads: str
     formula: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""The one file format: a row per example, in parquet, that describes itself.
+"""The score table: a self-describing parquet file with a row per example.
 
 A finished run of scoring is a folder::
 
@@ -6,14 +6,14 @@ A finished run of scoring is a folder::
     RUN/table.parquet        index, id, label, prediction, finite, one column per score
     RUN/errors.parquet       examples that could not be read: index, id, reason
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
-    RUN/embeddings/          what entered the head, an array per shard, if it was to be kept
-    RUN/neighbours.parquet   the nearest examples by these: index, nearest, other, similarity
+    RUN/embeddings/          the inputs of the head, an array per shard, if they were to be kept
+    RUN/neighbours.parquet   the nearest examples by embedding: index, nearest, other, similarity
     RUN/nearest.parquet      classes nearest to each doubtful example: index, classes, angles
     RUN/dynamics/            epochs of a tracker, if the data was trained on
-    RUN/tracked/held-out/    epochs of the examples that were held out of it
+    RUN/tracked/held-out/    epochs of the examples that were held out of training
 
-A training run that was tracked has ``dynamics.parquet`` in the place of ``table.parquet``.
-While a table is being written, its rows lie in ``RUN/shards/``, one file per range of positions.
+A tracked training run has ``dynamics.parquet`` in place of ``table.parquet``. While a table is
+being written, its rows are in ``RUN/shards/``, one file per range of positions.
 Every file is written under a temporary name, synced and renamed, so a file that exists is complete.
 """
 
@@ -61,16 +61,16 @@ KEY_COLUMNS = ("index", "id", "label", "prediction", "finite")
 THUMBNAIL_SCHEMA = pa.schema([("index", pa.int64()), ("image", pa.binary())])
 EXCERPT_SCHEMA = THUMBNAIL_SCHEMA.append(pa.field("text", pa.string()))  # of examples of text
 SUSPICION = "suspicion"  # the summary of training dynamics that best finds label errors
-# the two best judges of a table that was written before columns stated their rank
+# the two best columns to judge labels by, for tables that were written before columns stated ranks
 _JUDGES_UNSAID = {SUSPICION: 0, "logit_margin": 1}
-_SHOWN_BY_ITSELF = 1_000_000  # rows; ranking more takes seconds, which nobody asked for
+_SHOWN_BY_ITSELF = 1_000_000  # rows; ranking more would make a notebook wait for seconds
 
 
 class ScoreTable:
     """A row per example with its label, prediction and scores; read it with :func:`read_table`.
 
-    A table that was read from a file holds the columns that were asked for, not all of them, so a
-    table of a hundred million rows can be opened and ranked.
+    A table that was read from a file loads columns only when they are used, so a table of a hundred
+    million rows can be opened and ranked.
 
     Attributes:
         path: the parquet file, or ``None`` for a table that lives in memory.
@@ -90,7 +90,7 @@ class ScoreTable:
         return f"ScoreTable({len(self)} rows, scores: {', '.join(self.scores)}, path={self.path})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: how many examples, how many right, and the first suspects."""
+        """Return HTML for a notebook: number of examples, accuracy, and the first suspects."""
         from hardsight.notebook import shown
 
         facts = {"examples": f"{len(self):,}", "classes": f"{len(self.classes):,}"}
@@ -100,7 +100,7 @@ class ScoreTable:
         return shown("ScoreTable", facts, **self._first_rows(), note=self._next_step())
 
     def _first_rows(self, n: int = 5) -> dict[str, Any]:
-        """The rows that a notebook shows; none of a table whose ranking takes a while."""
+        """Return the rows that a notebook shows; none if ranking the table would take long."""
         judge = self.judge_of_labels()
         if judge is None or not 0 < len(self) <= _SHOWN_BY_ITSELF:
             return {}
@@ -124,12 +124,12 @@ class ScoreTable:
         return f"hs.review({str(self.path.parent)!r}) opens them, hs.write_report writes a page"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles hold the rows, not the open file."""
+        """Return the rows instead of the open file, for copies and pickles."""
         return {**self.__dict__, "_source": self._rows}
 
     @property
     def _rows(self) -> pa.Table:
-        """All rows and columns, in memory from now on."""
+        """All rows and columns, which stay in memory afterwards."""
         if isinstance(self._source, TableFile):
             self._source = self._source.read()
         return self._source
@@ -151,10 +151,11 @@ class ScoreTable:
         return list(self.metadata.get("classes", []))
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column as a numpy array.
+        """Return a column as a numpy array.
 
         Raises:
-            TableError: there is no such column; says why a score is missing, or names the nearest.
+            TableError: there is no such column; the message says why a score is missing, or
+                suggests a similar name.
         """
         self._check_column(name)
         return _numpy_of(self._source.column(name))
@@ -169,9 +170,9 @@ class ScoreTable:
         raise TableError(unknown_name("column", name, self.columns))
 
     def parts(self, names: Sequence[str]) -> Iterator[ScoreTable]:
-        """Some columns as tables of consecutive rows, so that a large one is never read whole.
+        """Yield some columns as tables of consecutive rows, to avoid reading a large file at once.
 
-        A table in memory is one part, one in a file has a part for each group of rows.
+        A table in memory is a single part; a table in a file has a part for each group of rows.
         """
         if isinstance(self._source, TableFile):
             groups = self._source.groups(names)
@@ -181,7 +182,7 @@ class ScoreTable:
             yield ScoreTable(rows, path=self.path)
 
     def accuracy(self) -> float:
-        """Share of the rows whose prediction is their label."""
+        """Share of the rows whose prediction equals their label."""
         parts = self.parts(["label", "prediction"])
         right = sum(
             int((part.column("label") == part.column("prediction")).sum()) for part in parts
@@ -189,16 +190,16 @@ class ScoreTable:
         return right / max(1, len(self))
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows as a pandas frame."""
+        """Return all rows as a pandas frame."""
         return _frame(self._rows)
 
     def to_arrow(self) -> pa.Table:
-        """All rows as an arrow table, metadata included."""
+        """Return all rows as an arrow table, including metadata."""
         return self._rows
 
     @checked_options
     def hardest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` hardest examples by one score, hardest first.
+        """Return the ``n`` hardest examples by a score, hardest first.
 
         Ties keep the order of the table; rows whose score is NaN are left out.
         """
@@ -206,62 +207,63 @@ class ScoreTable:
 
     @checked_options
     def easiest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` easiest examples by one score, easiest first; see :meth:`hardest`."""
+        """Return the ``n`` easiest examples by a score, easiest first; see :meth:`hardest`."""
         return _frame(self._ranked(n, by, harder_first=False))
 
     @checked_options
     def most_confidently_wrong(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
-        """The ``n`` most confident mistakes: the first place to look for bad labels.
+        """Return the ``n`` most confident mistakes, the first place to look for wrong labels.
 
-        A mistake is the more confident, the more the model prefers it to the label, by default by
-        the logit margin if the table has it.
+        Confidence is how strongly the model prefers the mistake to the label, by default measured
+        by the logit margin if the table has it.
         """
         mistakes = self.where(self.column("label") != self.column("prediction"))
         return mistakes.hardest(n, by or self.judge_of_mistakes() or "avh")
 
     def judge_of_mistakes(self) -> str | None:
-        """The score that best ranks wrong predictions by confidence, of those in the table."""
+        """Return the score of this table that best ranks wrong predictions by confidence."""
         return self._best_judge(least_rank=1)
 
     @checked_options
     def suspects(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
-        """The ``n`` examples whose label is most probably wrong, most suspect first.
+        """Return the ``n`` examples whose label is most probably wrong, most suspect first.
 
-        By the best evidence that the table has: ``suspicion`` if training was tracked, which also
-        finds wrong labels that the model has memorised meanwhile; else the score that
-        :meth:`judge_of_mistakes` names, the logit margin if the table has it. It weighs more if the
-        model never saw the examples.
+        It uses the best evidence in the table: ``suspicion`` if training was tracked, which also
+        finds wrong labels that the model has since memorised; else the score that
+        :meth:`judge_of_mistakes` returns, which is the logit margin if the table has it. The
+        evidence is stronger if the model never saw the examples.
 
-        Examples that were held out of training are ranked among themselves, those trained on
-        among themselves, and both lists are merged: what is never trained on is never memorised,
-        so its numbers look worse throughout.
+        Held-out examples and examples trained on are ranked separately, and both lists are merged.
+        Examples that are never trained on are never memorised, so their numbers look worse
+        throughout.
 
         Args:
-            n: most rows to give; those without a label or a finite score are never suspects.
-            by: another score to rank by; everything else that is said stays the same.
+            n: largest number of rows; rows without a label or a finite score are never suspects.
+            by: another score to rank by; all other columns of the result stay the same.
 
         Returns:
             the columns of the table and, first, ``suggestion`` (the class that the label should
             perhaps be, -1 if none is known), ``group`` (of ``hardsight.suspects.GROUPS``),
             ``reason`` (in words), ``suspicion`` (chance that the label loses against its strongest
             rival; NaN if the table cannot tell), ``error_share`` (estimated share of wrong labels
-            at this rank; NaN if it cannot be estimated) and ``evidence`` (what all of this rests
-            on). A column of the table that has one of these names is given as ``table_NAME``.
+            at this rank; NaN if it cannot be estimated) and ``evidence`` (the basis of all this). A
+            column of the table with one of these names is renamed to ``table_NAME``, which keeps
+            both.
         """
         from hardsight.suspects import suspects_frame
 
         return suspects_frame(self, n, by=by)
 
     def rows_at(self, rows: NDArray[Any]) -> pa.Table:
-        """Some rows, by their number, in the given order; only what holds them is read."""
+        """Return some rows by number, in the given order; reads only the groups that hold them."""
         return self._source.take(row_numbers(rows))
 
     def hardness_among_alike(self, score: str) -> NDArray[np.float64]:
-        """A score turned so that larger is harder, comparable between all rows; NaN as it was.
+        """Return a score of which larger is harder, comparable between all rows; NaN stays NaN.
 
-        In a table that tells held-out examples apart it is a rank: by the share of the examples of
-        its kind, held out or trained on, that an example is at least as hard as, and by the score
-        where these are equal. Else it is the score itself.
+        In a table that marks held-out examples, it is a rank: by the share of examples of the same
+        kind (held out or trained on) that an example is at least as hard as, and by the score if
+        shares are equal. In other tables it is the score itself, negated if smaller is harder.
 
         Raises:
             TableError: the column does not exist, or is not a score.
@@ -273,13 +275,14 @@ class ScoreTable:
         return ranked_among_alike(hardness, self.column("held_out").astype(np.bool_))
 
     def judge_of_labels(self) -> str | None:
-        """The column that best finds label errors, of those in the table."""
+        """Return the column of this table that best finds label errors."""
         return self._best_judge(least_rank=0)
 
     def about(self, column: str) -> dict[str, Any]:
-        """What the metadata says about a column, as ``hardsight.registry.ColumnSpec`` has it.
+        """Return the facts of a ``hardsight.registry.ColumnSpec`` about a column.
 
-        A table that says less is given plain defaults: its name in words, no unit, no rank.
+        They come from the metadata. Missing facts have defaults: the name in words as the title, no
+        unit and no rank.
         """
         said: dict[str, Any] = {}
         for part in ("scores", "columns"):
@@ -295,11 +298,11 @@ class ScoreTable:
         return min(judges, key=ranks.__getitem__, default=None)
 
     def where(self, keep: NDArray[Any]) -> ScoreTable:
-        """The rows for which ``keep`` is true, as a table of its own."""
+        """Return a new table of the rows for which ``keep`` is true."""
         return ScoreTable(self._rows.take(row_numbers(np.flatnonzero(keep))), path=self.path)
 
     def higher_is_harder(self, score: str) -> bool:
-        """Direction of a score column.
+        """Whether larger values of a score column are harder.
 
         Raises:
             TableError: the column does not exist, or is not a score.
@@ -330,16 +333,16 @@ def ranked_among_alike(
     *,
     known: tuple[int, int] | None = None,
 ) -> NDArray[np.float64]:
-    """Rows ranked each among its own kind, held out or trained on, and the two lists merged.
+    """Rank held-out rows and rows trained on separately, and merge the two lists.
 
     Args:
         hardness: larger is harder; NaN is not ranked.
-        held_out: which kind each row is of.
-        known: how many rows with a value there are of either kind, trained on and held out, if
-            these are only the hardest of each.
+        held_out: whether each row was held out.
+        known: total number of rows with a value, trained on and held out, if ``hardness`` holds
+            only the hardest rows of either kind.
 
     Returns:
-        ranks from 0, larger is harder; the values themselves if all rows are of one kind.
+        ranks from 0, larger is harder; the values themselves if all rows are of the same kind.
     """
     counts = [int((~np.isnan(hardness[held_out == kind])).sum()) for kind in (False, True)]
     totals = counts if known is None else known
@@ -351,7 +354,7 @@ def ranked_among_alike(
         harder = len(rows) - np.searchsorted(np.sort(hardness[rows]), hardness[rows], side="right")
         shares[rows] = 1 - harder / total
     ranked = np.flatnonzero(~np.isnan(hardness))
-    last_first = -ranked  # so that of equal rows the first one has the larger rank
+    last_first = -ranked  # among equal rows, the first one gets the larger rank
     order = ranked[np.lexsort((last_first, hardness[ranked], shares[ranked]))]
     ranks = np.full(len(hardness), np.nan)
     ranks[order] = np.arange(len(order))
@@ -359,9 +362,9 @@ def ranked_among_alike(
 
 
 class TableFile:
-    """An open parquet file that is read as far as it is needed.
+    """An open parquet file, of which only the needed parts are read.
 
-    The file stays open: it can be read to its end even if another run takes its place.
+    The file stays open, so it can be read to its end even if another run replaces it.
 
     Args:
         file: to read.
@@ -376,24 +379,24 @@ class TableFile:
         self.num_rows: int = self._file.metadata.num_rows
 
     def read(self) -> pa.Table:
-        """All of it."""
+        """Read the whole file."""
         with self._reading():
             return self._file.read()
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One column, read once."""
+        """Return a column, which is read only once."""
         if name not in self._columns:
             with self._reading():
                 self._columns[name] = self._file.read([name]).column(name)
         return self._columns[name]
 
     def groups(self, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Some columns, a group of rows at a time."""
+        """Yield some columns, a group of rows at a time."""
         for number in range(self._file.num_row_groups):
             yield self._group(number, list(names))
 
     def take(self, rows: pa.Array) -> pa.Table:
-        """The given rows in the given order; only the groups they lie in are read."""
+        """Return rows in the given order, reading only the groups that hold them."""
         wanted = np.from_dlpack(rows)
         sizes = [
             self._file.metadata.row_group(n).num_rows for n in range(self._file.num_row_groups)
@@ -420,34 +423,34 @@ class TableFile:
 
 
 def row_numbers(rows: NDArray[Any]) -> pa.Array:
-    """The same numbers; pyarrow loads pandas, half a second, to make them from numpy itself."""
+    """Convert numbers to arrow without pandas, which pyarrow would load for half a second."""
     buffer = pa.py_buffer(np.ascontiguousarray(rows, np.int64))
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])
 
 
 def _numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:
-    """A column as numpy, without the pandas that pyarrow would load for it: half a second."""
+    """Convert a column to numpy without pandas, which pyarrow would load for half a second."""
     kind = column.type
     is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if column.num_chunks == 1 and not column.null_count:
         if is_plain:
             return np.from_dlpack(column.chunk(0))
-        if pa.types.is_boolean(kind):  # a bit each there, a byte here
+        if pa.types.is_boolean(kind):  # arrow packs booleans into bits, numpy uses a byte each
             return np.from_dlpack(column.chunk(0).cast(pa.uint8())).view(np.bool_)
     values: NDArray[Any] = column.to_numpy()
     return values
 
 
 def read_table(path: str | os.PathLike[str]) -> ScoreTable:
-    """Read the table of a run, be it one of scoring, training or adapting, or a file.
+    """Read the table of a run of scoring, training or adapting, or from a file.
 
     Args:
         path: the folder of a finished run of ``hardsight score``, of ``hardsight train`` with
-            ``folds`` or ``track = true``, or of ``hardsight adapt``, whose table is that of the
+            ``folds`` or ``track = true``, or of ``hardsight adapt``, whose table holds the
             pseudo-labels of the last round; or a parquet file that hardsight wrote.
 
     Raises:
-        MissingDataError: there is no table there; says what there is instead.
+        MissingDataError: there is no table; the message says what is there instead.
         TableError: the file is not a score table.
     """
     file = place_of(path)
@@ -460,9 +463,9 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
                 "write one with `hardsight score`"
             )  # fmt: skip
             raise MissingDataError(f"no score table at {file}; {step}")
-    except HardsightError:  # some of ours are OSErrors too
+    except HardsightError:  # some of our errors are OSErrors, and already say what to do
         raise
-    except OSError as err:  # of a store that does not answer, or does not let us in
+    except OSError as err:  # of a store that does not answer, or denies access
         raise TableError(f"cannot read {file}: {err}; check its name and your access") from err
     rows = TableFile(file)
     if TABLE_METADATA not in (rows.schema.metadata or {}):
@@ -471,7 +474,7 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
 
 
 def _table_of(run: RunFolder) -> Path:
-    """The file with a row per example in a folder."""
+    """Return the file with a row per example in a folder."""
     folder, kind = run.folder, run.kind
     if kind is None:  # such as a table that was copied without its run
         return next((folder / name for name in (TABLE, DYNAMICS) if (folder / name).exists()),
@@ -505,14 +508,14 @@ def _table_of(run: RunFolder) -> Path:
 
 
 def _runs_below(folder: Path) -> list[Path]:
-    """Runs in the folders of a folder, such as those of the demo."""
+    """Return the runs in the subfolders of a folder, such as those of the demo."""
     if not folder.is_dir():
         return []
     return [each for each in sorted(folder.iterdir()) if each.is_dir() and RunFolder(each).kind]
 
 
 def _last_rounds(folder: Path) -> list[Path]:
-    """The pseudo-labels of the last round of every rule of an adaptation."""
+    """Return the files with the last round's pseudo-labels, for every rule of an adaptation."""
     rounds = {
         (file.parent.parent, int(number)): file
         for file in folder.glob(f"*/round-*/{PSEUDO_LABELS}")
@@ -522,7 +525,7 @@ def _last_rounds(folder: Path) -> list[Path]:
 
 
 def with_metadata(rows: pa.Table, metadata: Mapping[str, Any]) -> pa.Table:
-    """``rows`` with hardsight's metadata in the schema."""
+    """Return ``rows`` with hardsight's metadata in the schema."""
     encoded = json.dumps(metadata, sort_keys=True).encode()
     return rows.replace_schema_metadata({TABLE_METADATA: encoded})
 
@@ -533,6 +536,6 @@ def _frame(rows: pa.Table) -> pd.DataFrame:
 
 
 def error_rows(errors: Sequence[tuple[int, str, str]]) -> pa.Table:
-    """A table of unreadable examples from ``(index, id, reason)``."""
+    """Build a table of unreadable examples from ``(index, id, reason)``."""
     index, ids, reasons = zip(*errors, strict=True) if errors else ((), (), ())
     return pa.table([list(index), list(ids), list(reasons)], schema=ERROR_SCHEMA)
