@@ -81,9 +81,9 @@ def launched() -> tuple[str, int] | None:
         (
             "srun",
             given.get("SLURM_JOB_NAME") not in BY_HAND,
-            "SLURM_STEP_NUM_TASKS",
-        ),  # which nothing else sets
-        # of one that we do not know; WORLD_SIZE alone may be anybody's
+            "SLURM_STEP_NUM_TASKS",  # set only by srun, not inside a plain batch script
+        ),
+        # an unknown launcher; WORLD_SIZE alone may be set by anything
         ("a launcher", "RANK" in given, "WORLD_SIZE"),
     ):
         count = given.get(counted, "") if applies else ""

@@ -1,8 +1,8 @@
-"""Rows and classes that are spread over ranks: who holds which, and how they come together.
+"""Rows and classes that are split over ranks: which rank holds which, and gathering them.
 
-Two conventions hold in all of hardsight. Rows that are gathered stand in the order of ranks. And
-parameters receive the gradient of one process that holds the whole batch, once
-``DistributedDataParallel`` has averaged it over ranks.
+Two conventions hold in all of hardsight. Gathered rows are in the order of ranks. And after
+``DistributedDataParallel`` has averaged gradients over ranks, parameters have the gradient of a
+single process that holds the whole batch.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 
 from hardsight.errors import GradientError, OptionError, ShapeError
 
-Group = Any  # dist.ProcessGroup, which a torch without distributed does not have
+Group = Any  # dist.ProcessGroup, which is missing if torch was built without distributed
 
 
 def gather_rows(rows: Tensor, *, group: Group = None) -> Tensor:
-    """The rows of every rank, in rank order; ranks may hold different numbers of rows.
+    """Return the rows of all ranks, in rank order; ranks may hold different numbers of rows.
 
-    Backward sums the gradient over ranks and hands each rank its own rows. A loss that every rank
-    computes from the gathered rows therefore gives ``world_size`` times its gradient, which
-    ``DistributedDataParallel`` divides by ``world_size`` again: parameters receive exactly the
-    gradient of one process that holds the whole batch.
+    The backward pass sums the gradient over ranks and returns each rank's own rows. A loss that
+    every rank computes from the gathered rows therefore has ``world_size`` times its gradient,
+    which ``DistributedDataParallel`` divides by ``world_size`` again: parameters get exactly the
+    gradient of a single process that holds the whole batch.
 
     Args:
         rows: ``[n, ...]``; all but the first dimension agree between ranks.
@@ -34,21 +34,21 @@ def gather_rows(rows: Tensor, *, group: Group = None) -> Tensor:
     Returns:
         ``[sum of n, ...]``; ``rows`` itself if there is only one process.
     """
-    # a process by itself holds all rows already
+    # a single process holds all rows already
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return rows
     return _gathered(rows, [counts[0] for counts in _counts(rows, group)], group)
 
 
 def shard_of(count: int, group: Group) -> slice:
-    """The classes of this rank, if nobody says otherwise: parts as ``torch.chunk`` makes them.
+    """Return the default share of classes of this rank, split as by ``torch.chunk``.
 
     Example:
         >>> [chunk.tolist() for chunk in torch.arange(5).chunk(3)]
         [[0, 1], [2, 3], [4]]
     """
     check_group(group)
-    # rounded up, as torch.chunk does, so that stored parts fit the checkpoints of torch
+    # rounded up like torch.chunk, which torch's distributed checkpoints assume
     part = -(-count // dist.get_world_size(group))
     begin = min(dist.get_rank(group) * part, count)
     return slice(begin, min(begin + part, count))
@@ -58,7 +58,7 @@ def check_group(group: Group) -> None:
     """Raise unless ``group`` is a group of ranks that this process belongs to.
 
     Raises:
-        OptionError: it is not, or ranks have not been started.
+        OptionError: ``group`` is not such a group, or ranks have not been started.
     """
     if not dist.is_available() or not dist.is_initialized():
         raise OptionError(
@@ -74,14 +74,14 @@ def check_group(group: Group) -> None:
 
 @dataclass(frozen=True)
 class Spread:
-    """Where the rows and the classes of this rank lie among those of a group.
+    """The position of this rank's rows and classes among those of a group.
 
     Attributes:
         group: the ranks.
-        sizes: rows of each rank.
-        rows: those of this rank, among all rows.
-        classes: those of this rank, among all classes.
-        num_classes: of all ranks together.
+        sizes: number of rows of each rank.
+        rows: slice of this rank among all rows.
+        classes: slice of this rank among all classes.
+        num_classes: number of classes of all ranks together.
     """
 
     group: Group
@@ -91,49 +91,50 @@ class Spread:
     num_classes: int
 
     def gathered(self, rows: Tensor) -> Tensor:
-        """Rows of all ranks; the gradient of each is the sum over ranks, given to its owner."""
+        """Gather the rows of all ranks; each rank gets its rows' gradients, summed over ranks."""
         return _gathered(rows, list(self.sizes), self.group)
 
     def gathered_for_shards(self, rows: Tensor) -> Tensor:
-        """Rows of all ranks, for a loss to which each rank adds the part of its own classes.
+        """Gather the rows of all ranks, for a loss of which each rank computes its classes' part.
 
-        Parts add up to the gradient once, and not ``world_size`` times as with :meth:`gathered`,
-        so the factor that ``DistributedDataParallel`` divides by is put in here.
+        The parts add up to the gradient once, and not ``world_size`` times as with
+        :meth:`gathered`, so this multiplies by the factor that ``DistributedDataParallel`` divides
+        by.
         """
         everyone = self.gathered(rows)
         if everyone.requires_grad:
-            # sum over ranks, not mean: DDP will divide by their number, and each rank adds another
-            # part
+            # DDP divides by the number of ranks, but here each rank adds a different part
             everyone.register_hook(lambda grad: grad * len(self.sizes))
         return everyone
 
     def own(self, values: Tensor) -> Tensor:
-        """This rank's rows of values that all ranks have; backward, each learns what all want."""
+        """Return this rank's rows of values that all ranks hold; backward gathers gradients."""
         own: Tensor = _OwnRows.apply(values, self)  # type: ignore[no-untyped-call]
         return own
 
     def places(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Whether the class of each row is of this rank, and its place there, or any if not."""
+        """Return whether this rank holds each row's class, and its place here (else arbitrary)."""
         begin, count = self.classes.start, self.classes.stop - self.classes.start
         place = labels - begin
         here = (place >= 0) & (place < count)
         return here, place.clamp(0, max(count - 1, 0))
 
     def stacked(self, values: Tensor) -> Tensor:
-        """What each rank has for the same rows, ``[ranks, ...]``; only the own part has a gradient.
+        """Gather every rank's values for the same rows, ``[ranks, ...]``.
 
-        Sums over ranks are taken from this: one exchange of a few numbers per row, which stays
-        exact for sums of exponentials, since their largest is known before they are added.
+        Only this rank's own part has a gradient. Use this for sums over ranks: it exchanges a few
+        numbers per row, and sums of exponentials stay exact, since the largest is known before they
+        are added.
         """
         parts = [torch.empty_like(values) for _ in self.sizes]
         dist.all_gather(parts, values.detach().contiguous(), group=self.group)
-        # the own part keeps its graph; the others' are constants here
+        # this rank's part keeps its graph; the parts of other ranks are constants here
         parts[dist.get_rank(self.group)] = values
         return torch.stack(parts)
 
 
 def spread_of(embeddings: Tensor, class_weights: Tensor, group: Group) -> Spread:
-    """Who holds which rows and classes; every rank calls this.
+    """Return which rows and classes this rank holds; every rank has to call this.
 
     Args:
         embeddings: rows of this rank, ``[n, D]``.
@@ -141,11 +142,11 @@ def spread_of(embeddings: Tensor, class_weights: Tensor, group: Group) -> Spread
         group: the ranks.
 
     Raises:
-        OptionError: there is no such group.
-        ShapeError: ranks differ in D or in the dtype; raised on all of them, so none waits.
+        OptionError: ``group`` is not a group of this process.
+        ShapeError: ranks differ in D or in the dtype; raised on all ranks, so none keeps waiting.
     """
     check_group(group)
-    # everything that has to agree in one exchange, so that all ranks raise the same error
+    # exchange everything that has to agree at once, so all ranks raise the same error
     counts = _counts(embeddings, group, len(class_weights), embeddings.shape[1],
                      class_weights.shape[1], _kind(embeddings))  # fmt: skip
     rows, classes, widths, weight_widths, kinds = zip(*counts, strict=True)
@@ -166,9 +167,9 @@ def spread_of(embeddings: Tensor, class_weights: Tensor, group: Group) -> Spread
 
 
 def classes_of(own: int, group: Group) -> tuple[slice, int]:
-    """The classes of a rank that holds ``own`` of them, among those of all, and how many these are.
+    """Return the slice of a rank with ``own`` classes among all classes, and the total number.
 
-    Every rank calls this.
+    Every rank has to call this.
     """
     check_group(group)
     counts = [numbers[1] for numbers in _counts(torch.empty(0), group, own)]
@@ -177,15 +178,15 @@ def classes_of(own: int, group: Group) -> tuple[slice, int]:
 
 
 def as_distributed(own: Tensor, count: int, group: Group) -> Tensor:
-    """A part of this rank as a ``DTensor``, which ``torch.distributed.checkpoint`` stores whole.
+    """Wrap this rank's part in a ``DTensor``, which ``torch.distributed.checkpoint`` stores whole.
 
     Args:
         own: rows of this rank, ``[c, ...]``, as many as :func:`shard_of` gives it.
-        count: rows of all ranks.
+        count: number of rows of all ranks.
         group: the ranks.
 
     Raises:
-        OptionError: it has others.
+        OptionError: this rank has a different number of rows.
     """
     part = shard_of(count, group)
     if len(own) != part.stop - part.start:
@@ -199,15 +200,15 @@ def as_distributed(own: Tensor, count: int, group: Group) -> Tensor:
 
     mesh = DeviceMesh.from_group(group, own.device.type)
     shape = torch.Size([count, *own.shape[1:]])
-    # the strides of the whole, without allocating it
+    # strides of the whole tensor, without allocating it
     stride = torch.empty(shape, device="meta").stride()
-    # run_check would broadcast; the shards are right by construction
+    # run_check would cost a broadcast, and the shards are correct by construction
     return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
 
 
 def own_part(rows: Tensor, own: slice, count: int) -> Tensor:
-    """This rank's rows of a stored tensor: its part already, or those of all ranks."""
-    # a DTensor of a checkpoint that was loaded distributed
+    """Return this rank's rows of a stored tensor, which may hold only these or those of all."""
+    # a DTensor, from a checkpoint that was loaded with torch.distributed.checkpoint
     if hasattr(rows, "to_local"):
         local: Tensor = rows.to_local()
         return local
@@ -224,9 +225,9 @@ def _kind(rows: Tensor) -> int:
 
 
 def _counts(rows: Tensor, group: Group, *others: int) -> list[list[int]]:
-    """The number of rows, and further numbers, of every rank."""
+    """Return the number of rows, and further numbers, of every rank."""
     counts = torch.tensor([len(rows), *others], device=rows.device)
-    # one small exchange; it waits for the device once
+    # a single small exchange, which waits for the device only once
     everywhere = [torch.empty_like(counts) for _ in range(dist.get_world_size(group))]
     dist.all_gather(everywhere, counts, group=group)
     return [numbers.tolist() for numbers in everywhere]
@@ -256,7 +257,7 @@ class _GatherRows(torch.autograd.Function):
                 "what is gathered over ranks is differentiable once, got create_graph=True"
             )
         grad = grads[0].contiguous().clone()
-        # every rank used every row: each owner gets the sum of what all of them want of it
+        # every rank used every row, so the gradient of a row is the sum over ranks
         dist.all_reduce(grad, group=ctx.group)
         return grad[ctx.begin : ctx.begin + ctx.length], None, None
 
@@ -265,7 +266,7 @@ class _OwnRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, spread: Spread) -> Tensor:
         ctx.spread = spread
-        # a copy: a view of what all ranks share must not be changed in place by a user
+        # a copy, because users may change the result in place
         return values[spread.rows].clone()
 
     @staticmethod
