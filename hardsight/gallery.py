@@ -421,9 +421,8 @@ def _time_learned(
     first = hardness_of(table, _LEARNED)
     epochs = (table.metadata.get("tracking") or {}).get("epochs")
     learned = first <= epochs if isinstance(epochs, int) else first < last
-    return np.where(
-        learned, first + suspicion / 2, np.nan
-    )  # suspicion is in [0, 1], so half of it only breaks ties between epochs
+    # suspicion is in [0, 1], so half of it only breaks ties within an epoch
+    return np.where(learned, first + suspicion / 2, np.nan)
 
 
 def _pictures_kept(table: ScoreTable) -> int:
@@ -435,9 +434,8 @@ def _filled(
     hardest: NDArray[np.int64], hardness: NDArray[np.float64], taken: set[int], budget: int
 ) -> NDArray[np.int64]:
     """Return the hardest rows, extended within the budget by the next ones not yet shown."""
-    following = _first(hardness, 2 * budget)[
-        len(hardest) :
-    ]  # at most half of these are taken already
+    # twice the budget, since at most half of these rows are taken already
+    following = _first(hardness, 2 * budget)[len(hardest) :]
     new = [row for row in following.tolist() if row not in taken][: max(0, budget - len(taken))]
     return np.concatenate([hardest, np.array(new, dtype=np.int64)])
 

@@ -86,9 +86,8 @@ def units_and_norms(vectors: Tensor) -> tuple[Tensor, Tensor]:
     is_zero = norms == 0
     # divide by 1 instead of a norm of 0, which keeps the gradient finite
     unit = scaled / (norms + is_zero).unsqueeze(-1)
-    unit.masked_fill_(
-        is_zero.unsqueeze(-1), 0.0
-    )  # the row is 0 already; this also sets its gradient to 0
+    # the row is 0 already; this also sets its gradient to 0
+    unit.masked_fill_(is_zero.unsqueeze(-1), 0.0)
     return unit, norms * scale.squeeze(-1)
 
 

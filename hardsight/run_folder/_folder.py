@@ -277,9 +277,8 @@ class RunFolder:
     def _small_views(self, column: str) -> dict[int, Any]:
         file = self.folder / THUMBNAILS
         rows = read_parquet(file) if file.exists() else None
-        if (
-            rows is None or column not in rows.column_names
-        ):  # a file of an older version, or of pictures only
+        # a file of pictures only, or of an older version, lacks the column
+        if rows is None or column not in rows.column_names:
             return {}
         each = zip(rows["index"].to_pylist(), rows[column].to_pylist(), strict=True)
         return {index: view for index, view in each if view is not None}

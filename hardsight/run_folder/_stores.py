@@ -134,9 +134,8 @@ class StorePath(_Path):
                 listed = []
         for entry in listed:
             below = PurePosixPath(str(entry).rstrip("/")).name
-            if str(entry).rstrip("/") != name.rstrip(
-                "/"
-            ):  # some stores list the folder itself as well
+            # some stores list the folder itself as well
+            if str(entry).rstrip("/") != name.rstrip("/"):
                 yield self / below
 
     def glob(self, pattern: str) -> Generator[StorePath, None, None]:
