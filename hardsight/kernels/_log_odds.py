@@ -441,8 +441,8 @@ def _products(
     """Return slopes times class weights, float32 ``[N, D]``, and times embeddings, ``[C, D]``.
 
     Works on a chunk of classes at a time. ``d_b`` receives the sums over the examples. With a
-    ``unit``, the second product is made ``tangent`` and multiplied by it before it is rounded: its component
-    along a class weight can be beyond float16 although the gradient is not.
+    ``unit``, the second product is made ``tangent`` and multiplied by it before it is rounded: its
+    component along a class weight can be beyond float16 although the gradient is not.
     """
     rows = embeddings.shape[0]
     classes = class_weights.shape[0]
