@@ -114,7 +114,7 @@ def refuse_ranks(what: str, *, instead: str = "") -> None:
 
 
 class _UnfitError(Exception):
-    """A value is not of a type."""
+    """A value does not fit a type."""
 
 
 def checked_options(function: Callable[Options, Result]) -> Callable[Options, Result]:
@@ -220,7 +220,7 @@ def _required(value: Any, fits: bool) -> Any:
 
 
 def _said(hint: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     origin = typing.get_origin(hint) or hint
     if origin in _UNIONS:
         return " or ".join(dict.fromkeys(_said(part) for part in typing.get_args(hint)))
@@ -236,7 +236,7 @@ def check_tensors(**values: object) -> None:
     """Raise unless every value is a tensor.
 
     Raises:
-        TensorError: one is not, such as a numpy array.
+        TensorError: a value is not a tensor, such as a numpy array.
     """
     import torch
 
@@ -252,8 +252,8 @@ def check_rows(**tensors: Tensor) -> None:
     """Raise unless every tensor has one row per example.
 
     Raises:
-        ShapeError: the tensors differ in length, or one has no rows at all to count.
-        TensorError: one is not a tensor.
+        ShapeError: the tensors differ in length, or a tensor has no dimensions.
+        TensorError: a value is not a tensor.
     """
     check_tensors(**tensors)
     if any(tensor.ndim == 0 for tensor in tensors.values()) or (
@@ -312,7 +312,7 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
 
 
 def is_traced(tensor: Tensor) -> bool:
-    """Whether values cannot be read: under ``torch.compile`` or a ``torch.func`` transform."""
+    """Whether values cannot be read, under ``torch.compile`` or a ``torch.func`` transform."""
     import torch
 
     return torch.compiler.is_compiling() or is_transformed(tensor)
@@ -336,7 +336,7 @@ def require(module: str, *, extra: str, feature: str) -> ModuleType:
         feature: what the user asked for, as the message should name it.
 
     Raises:
-        MissingExtraError: the import failed; the cause is kept.
+        MissingExtraError: the import failed; its error is kept as the cause.
     """
     try:
         return importlib.import_module(module)
@@ -347,7 +347,7 @@ def require(module: str, *, extra: str, feature: str) -> ModuleType:
 
 
 def versions_of(*packages: str) -> dict[str, str]:
-    """Versions of hardsight, Python and those of ``packages`` that are installed.
+    """Return the versions of hardsight, Python and the installed ones of ``packages``.
 
     Nothing is imported.
 
@@ -360,7 +360,7 @@ def versions_of(*packages: str) -> dict[str, str]:
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Versions of everything that can change a score, and of ``more`` packages."""
+    """Return the versions of everything that can change a score, and of ``more`` packages."""
     return versions_of("torch", "numpy", "pyarrow", "pillow", *more)
 
 
@@ -415,7 +415,7 @@ def first_line(err: BaseException) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Whether a name is a URL, such as ``s3://bucket/photos``, also as a path has it, ``s3:/``.
+    """Whether a name is a URL, such as ``s3://bucket/photos``, or with ``s3:/``, as in a path.
 
     Example:
         >>> is_url("s3://bucket/photos"), is_url("hub:owner/name"), is_url("C:/photos")
@@ -431,13 +431,13 @@ def reason_of(err: Exception) -> str:
 
 
 def path_of_file_url(text: str) -> str | None:
-    """The path that a ``file:`` URL names; ``None`` for other URLs.
+    """Return the path of a ``file:`` URL; ``None`` for other URLs.
 
     Example:
         >>> path_of_file_url("file:///photos/cat%20.png"), path_of_file_url("s3://bucket/photos")
         ('/photos/cat .png', None)
     """
-    scheme, rest = re.split(":/+", text, maxsplit=1)  # a path has one slash of two
+    scheme, rest = re.split(":/+", text, maxsplit=1)  # a path keeps only one of the two slashes
     if scheme.lower() != "file":
         return None
     from urllib.request import url2pathname  # not at the top: it imports many network modules

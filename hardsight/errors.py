@@ -10,11 +10,11 @@ class HardsightError(Exception):
 
 
 class ShapeError(HardsightError, ValueError):
-    """Tensors or arrays do not fit each other."""
+    """Shapes of tensors or arrays do not fit each other."""
 
 
 class TensorError(HardsightError, TypeError):
-    """An array, a list or something else came where a tensor is needed."""
+    """An argument is an array, a list or something else, but must be a tensor."""
 
 
 class LabelError(HardsightError, ValueError):
@@ -106,7 +106,7 @@ class NoClassFoldersError(DataError):
 
 
 class BadExampleError(DataError):
-    """One example cannot be read; the run goes on without it unless it is strict."""
+    """An example cannot be read; a run skips it unless the run is strict."""
 
 
 class TableError(HardsightError, ValueError):
@@ -114,7 +114,7 @@ class TableError(HardsightError, ValueError):
 
 
 class PatchError(HardsightError, ValueError):
-    """A patch cannot be read, disagrees with itself, or is about other data."""
+    """A patch cannot be read, contradicts itself, or belongs to other data."""
 
 
 class RunExistsError(HardsightError, FileExistsError):
@@ -126,11 +126,11 @@ class RunLockedError(HardsightError, BlockingIOError):
 
 
 class RunMismatchError(HardsightError, ValueError):
-    """An unfinished run was made from other data, another model or other settings."""
+    """A run that should be continued has different data, another model or different settings."""
 
 
 class CheckpointError(HardsightError, RuntimeError):
-    """A training run cannot go on, because its checkpoints cannot be read."""
+    """A training run cannot be continued, because its checkpoints cannot be read."""
 
 
 class OutputError(HardsightError, OSError):

@@ -59,7 +59,7 @@ class Gallery:
     """The rows a report shows, as row numbers of the table.
 
     Attributes:
-        by: the score that says what is hard; ``None`` if the table has none.
+        by: the score that ranks by hardness; ``None`` if the table has none.
         confidence_by: the score that ranks the wrong predictions.
         hardest: hardest rows overall, hardest first.
         confidently_wrong: misclassified rows overall, most confident first.
@@ -67,10 +67,10 @@ class Gallery:
         classes_left_out: classes for which the budget had no room.
         table: the table itself.
         shown: source positions of all shown rows, each once.
-        suspects: rows whose label is most probably wrong, most suspect first; none if the table
-            has neither dynamics nor an estimate of how many are wrong.
-        learned_last: rows learned after all others, the last one first, in such a table.
-        easiest: a few of the easiest rows, easiest first, in such a table.
+        suspects: rows whose label is most probably wrong, most suspect first; empty if the table
+            has neither dynamics nor an estimate of the number of wrong labels.
+        learned_last: rows that were learned last, the last one first, in a table with dynamics.
+        easiest: a few of the easiest rows, easiest first, in a table with dynamics.
     """
 
     by: str | None
@@ -104,7 +104,7 @@ class Gallery:
         return np.unique(np.concatenate(parts))
 
     def indices(self) -> NDArray[np.int64]:
-        """Source positions of all shown rows, each once: the thumbnails worth storing."""
+        """Source positions of all shown rows, each once, for storing their thumbnails."""
         return self.shown
 
 
@@ -160,7 +160,7 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
     judges = _Judges(by, table.judge_of_mistakes() or by, SUSPICION in table.scores)
     means = _class_means(table, judges)
     overall = min(_OVERALL, max(1, budget // 4))
-    # a class either adds a row to the page or has one among the first ones overall already
+    # every class either adds a row or already has a row among the first ones overall
     shown = means.worst_first[: budget + 5 * overall]
     doubted = _NONE if judges.has_dynamics else _doubted(table)[: min(overall, budget // 4)]
     rows = _candidates(table, judges, means, classes=shown, hardest=2 * budget, also=doubted)
@@ -217,13 +217,13 @@ class _Judges:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows of a table, in its order, with what they are judged by.
+    """Some rows of a table, in table order, with the values they are chosen by.
 
     Attributes:
         row: number in the table.
         index: position in the source.
         label: class, -1 without one.
-        hardness: NaN for a row that takes no part.
+        hardness: NaN for a row that is ignored.
         confidence: how confident a wrong prediction is; NaN for all others.
         suspicion: NaN without dynamics.
         held_out: whether the example was held out of training.
@@ -240,18 +240,18 @@ class _Rows:
     learned: NDArray[np.float64]
 
     def at(self, keep: NDArray[np.int64]) -> _Rows:
-        """Some of them."""
+        """Return the rows at some positions."""
         return _Rows(*(getattr(self, column.name)[keep] for column in fields(self)))
 
     def followed_by(self, other: _Rows) -> _Rows:
-        """These rows and those of the next part."""
+        """Return these rows followed by those of the next part."""
         names = [column.name for column in fields(self)]
         pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return _Rows(*(np.concatenate(pair) for pair in pairs))
 
 
 def _rows_of(part: ScoreTable, start: int, judges: _Judges, last_learned: float) -> _Rows:
-    """One part of a table, which begins at row ``start``."""
+    """Read one part of a table, which begins at row ``start``."""
     labels, outcome = class_numbers(part, "label"), outcomes(part)
     usable = is_finite(part) & (labels >= 0)
     hardness = np.where(usable, hardness_of(part, judges.by), np.nan)
@@ -282,10 +282,10 @@ def _is_held_out(table: ScoreTable) -> NDArray[np.bool_]:
 
 @dataclass
 class _ClassMeans:
-    """Mean hardness of every class, gathered part by part, and the last epoch of learning.
+    """Mean hardness of every class, collected part by part, and the last epoch of learning.
 
     Attributes:
-        kinds: how many rows have a suspicion, of those trained on and of those held out.
+        kinds: number of rows with a suspicion, among those trained on and those held out.
     """
 
     names: NDArray[np.int64] = field(default_factory=_NONE.copy)
@@ -295,7 +295,7 @@ class _ClassMeans:
     kinds: tuple[int, int] = (0, 0)
 
     def add(self, labels: NDArray[np.int64], hardness: NDArray[np.float64]) -> None:
-        """Take account of some rows."""
+        """Update the means with some rows."""
         present = ~np.isnan(hardness)
         names, place = np.unique(np.concatenate([self.names, labels[present]]), return_inverse=True)
         # earlier sums come first, so the result equals that of a single pass bit for bit
@@ -307,7 +307,7 @@ class _ClassMeans:
 
     @property
     def worst_first(self) -> list[int]:
-        """Classes from the largest mean on."""
+        """Return the classes, that with the largest mean first."""
         order = np.argsort(-(self.sums / self.counts), kind="stable")
         return [int(name) for name in self.names[order]]
 
@@ -354,7 +354,7 @@ def _candidates(
 
 
 def _doubted(table: ScoreTable) -> NDArray[np.int64]:
-    """Rows at whose rank at least one label in ten is estimated to be wrong, most suspect first."""
+    """Return suspects down to the rank where one label in ten is estimated to be wrong."""
     if table.metadata.get("sample") != "out-of-sample":
         return _NONE  # there is no estimate
     from hardsight.suspects import suspects_of  # which reads class numbers from here
@@ -369,7 +369,7 @@ def _doubted(table: ScoreTable) -> NDArray[np.int64]:
 def _worth_keeping(rows: _Rows, classes: Sequence[int], hardest: int) -> NDArray[np.int64]:
     orders = (rows.hardness, rows.confidence, -rows.hardness)
     keep = [_first(values, _OVERALL) for values in (*orders, rows.learned)]
-    for kind in (False, True):  # each is ranked among its own
+    for kind in (False, True):  # held-out rows and rows trained on are ranked separately
         keep.append(_first(np.where(rows.held_out == kind, rows.suspicion, np.nan), _OVERALL))
     keep.append(_first(rows.hardness, hardest))  # fill what classes leave of the budget
     known = np.flatnonzero(np.isin(rows.label, np.array(classes, np.int64)))
@@ -390,7 +390,7 @@ def outcomes(table: ScoreTable) -> NDArray[np.int8]:
 
 
 def class_numbers(table: ScoreTable, column: str) -> NDArray[np.int64]:
-    """A column of class numbers, -1 if the table has none."""
+    """Return a column of class numbers, all -1 if the table does not have it."""
     if column not in table.columns:
         return np.full(len(table), -1, np.int64)
     values = table.column(column)
@@ -400,14 +400,14 @@ def class_numbers(table: ScoreTable, column: str) -> NDArray[np.int64]:
 
 
 def is_finite(table: ScoreTable) -> NDArray[np.bool_]:
-    """Per row: whether the model's output was finite; true if the table does not say."""
+    """Return whether the model's output was finite, per row; true if the table does not say."""
     if "finite" not in table.columns:
         return np.ones(len(table), np.bool_)
     return table.column("finite").astype(np.bool_)
 
 
 def hardness_of(table: ScoreTable, score: str) -> NDArray[np.float64]:
-    """A score, turned so that larger is harder; NaN if it is not finite."""
+    """Return a score, negated if needed so larger is harder; NaN if it is not finite."""
     values = table.column(score).astype(np.float64)
     signed = values if table.higher_is_harder(score) else -values
     return np.where(np.isfinite(signed), signed, np.nan)
@@ -416,25 +416,27 @@ def hardness_of(table: ScoreTable, score: str) -> NDArray[np.float64]:
 def _time_learned(
     table: ScoreTable, suspicion: NDArray[np.float64], last: float
 ) -> NDArray[np.float64]:
-    """When an example was first learned, the more suspect one later; NaN if it never was."""
+    """Return when examples were first learned, ties by suspicion; NaN if never learned."""
     if _LEARNED not in table.scores:
         return np.full(len(table), np.nan)
     first = hardness_of(table, _LEARNED)
     epochs = (table.metadata.get("tracking") or {}).get("epochs")
     learned = first <= epochs if isinstance(epochs, int) else first < last
-    return np.where(learned, first + suspicion / 2, np.nan)  # suspicion is in [0, 1]
+    # suspicion is in [0, 1], so half of it only breaks ties within an epoch
+    return np.where(learned, first + suspicion / 2, np.nan)
 
 
 def _pictures_kept(table: ScoreTable) -> int:
-    """Most pictures that the run of a table was to keep, so that a report shows rows with one."""
+    """Return how many pictures the run was set to keep, so a report shows rows with pictures."""
     return (table.metadata.get("config") or {}).get("thumbnails") or _BUDGET
 
 
 def _filled(
     hardest: NDArray[np.int64], hardness: NDArray[np.float64], taken: set[int], budget: int
 ) -> NDArray[np.int64]:
-    """The hardest rows and, if the budget has room, the next ones that nothing else shows."""
-    following = _first(hardness, 2 * budget)[len(hardest) :]  # of which taken are at most half
+    """Return the hardest rows, extended within the budget by the next ones not yet shown."""
+    # twice the budget, since at most half of these rows are taken already
+    following = _first(hardness, 2 * budget)[len(hardest) :]
     new = [row for row in following.tolist() if row not in taken][: max(0, budget - len(taken))]
     return np.concatenate([hardest, np.array(new, dtype=np.int64)])
 
@@ -445,9 +447,9 @@ def _default_score(table: ScoreTable) -> str | None:
 
 
 def _first(values: NDArray[np.float64], n: int) -> NDArray[np.int64]:
-    """Row numbers of the ``n`` largest values, ties in table order, NaN never."""
+    """Return the positions of the ``n`` largest values, ties in table order, never NaN."""
     present = np.flatnonzero(~np.isnan(values))
-    if len(present) > 4 * n > 0:  # a full sort of a million rows is not needed for 24 of them
+    if len(present) > 4 * n > 0:  # avoids a full sort of a million rows for a few of them
         cut = np.partition(values[present], len(present) - n)[len(present) - n]
         present = present[values[present] >= cut]
     order = np.argsort(-values[present], kind="stable")
@@ -457,7 +459,7 @@ def _first(values: NDArray[np.float64], n: int) -> NDArray[np.int64]:
 def _class_galleries(
     rows: _Rows, worst_first: Sequence[int], *, budget: int, taken: set[int]
 ) -> tuple[list[ClassGallery], int]:
-    """Galleries of the worst classes, as many as the budget has room for; as places in ``rows``."""
+    """Build galleries of the worst classes that fit the budget, as positions in ``rows``."""
     room = budget - len(taken)
     each = int(np.clip(room // (3 * max(1, len(worst_first))), _PER_CLASS_LEAST, _PER_CLASS))
     hardest = _first_per_class(rows.label, rows.hardness, each)
@@ -476,7 +478,7 @@ def _class_galleries(
 def _first_per_class(
     labels: NDArray[np.int64], values: NDArray[np.float64], n: int
 ) -> dict[int, NDArray[np.int64]]:
-    """For each class, the row numbers of its ``n`` largest values, ties in table order."""
+    """Return the positions of each class's ``n`` largest values, ties in table order."""
     present = np.flatnonzero(~np.isnan(values))
     order = present[np.lexsort((-values[present], labels[present]))]
     names, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)

@@ -1,4 +1,4 @@
-r"""Angles and norms that are right at the edges, in value and in gradient.
+r"""Angles and norms with correct values and gradients at the edge cases.
 
 ``acos(cos.clamp(-1, 1))`` gives NaN gradients on an aligned pair and, in float32, the angle 0 for
 anything below about 2e-4 rad. Here an angle between two rows is
@@ -8,9 +8,9 @@ anything below about 2e-4 rad. Here an angle between two rows is
 on unit vectors, exact near 0 and :math:`\pi`. A matrix of angles starts from cosines, because a
 matrix product is fast, and recomputes the few pairs near :math:`\pm 1` by the formula above.
 
-Conventions for all angles in hardsight: maths in float32 or wider, for any input dtype; a zero
-vector is at :math:`\pi/2` from everything and receives no gradient; an exactly aligned or opposite
-pair receives the gradient 0, the middle of its subgradients.
+Conventions for all angles in hardsight: computations are in float32 or wider, for any input dtype;
+a zero vector has the angle :math:`\pi/2` to everything and gets no gradient; an exactly aligned or
+opposite pair gets the gradient 0, the middle of its subgradients.
 """
 
 import functools
@@ -22,15 +22,15 @@ from torch import Tensor
 
 from hardsight._checks import check_labels, check_rows, check_width, is_traced
 
-# Beyond this |cosine| an angle is recomputed from its chord. The rounding error of a float32
-# cosine, about 1e-7, is amplified by 1 / sin(angle), here at most 7.
+# Beyond this |cosine| an angle is recomputed from its chord. Below it the rounding error of a
+# float32 cosine, about 1e-7, is amplified by 1 / sin(angle), which is at most 7.
 _NEAR = 0.99
-_TINY = 1e-12  # a norm above it, and below its inverse, has squares a float32 can hold
+_TINY = 1e-12  # squares of a norm between this and its inverse fit into float32
 _PAIRS_AT_ONCE = 1 << 16  # bounds the memory of the recomputed pairs
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """``tensor`` in float32, or as it is if it is wider.
+    """Return ``tensor`` in float32, or unchanged if it is wider.
 
     Example:
         >>> widen(torch.ones(1, dtype=torch.bfloat16)).dtype, widen(torch.ones(1).double()).dtype
@@ -40,7 +40,7 @@ def widen(tensor: Tensor) -> Tensor:
 
 
 def widen_together(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Both tensors in the wider of their dtypes, float32 at least: a product needs them equal.
+    """Return both tensors in the wider of their dtypes, at least float32, for a product.
 
     Example:
         >>> [t.dtype for t in widen_together(torch.ones(1).half(), torch.ones(1).double())]
@@ -51,7 +51,7 @@ def widen_together(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def common_dtype(first: Tensor, second: Tensor) -> torch.dtype:
-    """The wider of their dtypes, float32 at least.
+    """Return the wider of both dtypes, at least float32.
 
     Example:
         >>> common_dtype(torch.ones(1).half(), torch.ones(1).bfloat16())
@@ -61,7 +61,7 @@ def common_dtype(first: Tensor, second: Tensor) -> torch.dtype:
 
 
 def units_and_norms(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Every row divided by its Euclidean norm, and the norms; safe from overflow and underflow.
+    """Return every row divided by its norm, and the norms, without overflow or underflow.
 
     Args:
         vectors: ``[..., D]``, any scale.
@@ -84,14 +84,15 @@ def units_and_norms(vectors: Tensor) -> tuple[Tensor, Tensor]:
     scaled, scale = _scaled(wide)
     norms = _norm(scaled)
     is_zero = norms == 0
-    # 1 in place of a norm of 0: the row is 0, and 0 / 1 has a gradient
+    # divide by 1 instead of a norm of 0, which keeps the gradient finite
     unit = scaled / (norms + is_zero).unsqueeze(-1)
-    unit.masked_fill_(is_zero.unsqueeze(-1), 0.0)  # it is 0 already; now its gradient is too
+    # the row is 0 already; this also sets its gradient to 0
+    unit.masked_fill_(is_zero.unsqueeze(-1), 0.0)
     return unit, norms * scale.squeeze(-1)
 
 
 def row_norms(vectors: Tensor) -> Tensor:
-    """Euclidean norm of every row ``[..., D]``; see :func:`units_and_norms`.
+    """Return the Euclidean norm of every row ``[..., D]``; see :func:`units_and_norms`.
 
     Example:
         >>> row_norms(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
@@ -101,7 +102,7 @@ def row_norms(vectors: Tensor) -> Tensor:
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:
-    """Every row ``[..., D]`` divided by its norm; see :func:`units_and_norms`.
+    """Return every row ``[..., D]`` divided by its norm; see :func:`units_and_norms`.
 
     Example:
         >>> unit_vectors(torch.tensor([[3e-30, 4e-30]]))
@@ -111,7 +112,7 @@ def unit_vectors(vectors: Tensor) -> Tensor:
 
 
 def angle_between(first: Tensor, second: Tensor) -> Tensor:
-    """Angle between rows at the same position.
+    """Return the angle between rows at the same position.
 
     Args:
         first: ``[..., D]``, any scale.
@@ -130,7 +131,7 @@ def angle_between(first: Tensor, second: Tensor) -> Tensor:
 
 
 def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
-    """Angle between every example and the weight of its own class.
+    """Return the angle between every example and the weight of its own class.
 
     Args:
         embeddings: ``[N, D]``.
@@ -157,12 +158,12 @@ def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> 
 
 
 def unit_target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
-    """:func:`target_angles` of rows that are unit vectors (or zero) already."""
+    """Return :func:`target_angles` of rows that already are unit vectors (or zero)."""
     return _unit_angle(embeddings, class_weights[labels.long()])
 
 
 def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
-    """Angle between every example and every class weight.
+    """Return the angle between every example and every class weight.
 
     Args:
         embeddings: ``[N, D]``, any scale.
@@ -170,8 +171,8 @@ def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
 
     Returns:
         ``[N, C]`` in ``[0, pi]``, radians. Under ``torch.compile`` and ``torch.func`` transforms,
-        where the pairs near 0 and pi cannot be picked out, those keep the resolution of a cosine
-        (5e-4 rad in float32) and a bounded gradient.
+        pairs near 0 and pi cannot be picked out; they have the resolution of a cosine (5e-4 rad in
+        float32) and a bounded gradient.
 
     Example:
         >>> axes = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
@@ -183,16 +184,16 @@ def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
 
 
 def unit_pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
-    """:func:`pairwise_angles` of rows that are unit vectors (or zero) already."""
+    """Return :func:`pairwise_angles` of rows that already are unit vectors (or zero)."""
     embeddings, class_weights = widen_together(embeddings, class_weights)
-    # in one dtype, float32 at least, since the product wants them equal
+    # the product needs equal dtypes
     return angles_from_cosines(
         unit_cosines(embeddings, class_weights), embeddings=embeddings, class_weights=class_weights
     )
 
 
 def unit_cosines(embeddings: Tensor, class_weights: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Products ``[N, C]`` of unit rows of one dtype, at their own precision under autocast too."""
+    """Return products ``[N, C]`` of unit rows, at full precision even under autocast."""
     # autocast would run even a float32 product in half precision
     with torch.autocast(embeddings.device.type, enabled=False):
         return torch.mm(embeddings, class_weights.T, out=out)
@@ -201,7 +202,7 @@ def unit_cosines(embeddings: Tensor, class_weights: Tensor, *, out: Tensor | Non
 def angles_from_cosines(
     cosines: Tensor, *, embeddings: Tensor, class_weights: Tensor, overwrite: bool = False
 ) -> Tensor:
-    """Angles ``[N, C]`` of unit rows whose cosines are known; see :func:`pairwise_angles`.
+    """Return angles ``[N, C]`` of unit rows from their cosines; see :func:`pairwise_angles`.
 
     With ``overwrite`` the cosines' memory is used for the angles.
     """
@@ -222,13 +223,13 @@ def angles_from_cosines(
         [_unit_angle(embeddings[rows[part]], class_weights[columns[part]]) for part in parts]
     )
     if overwrite:
-        # 0.0 keeps the arc cosine, and its gradient, finite where the exact value comes next
+        # 0.0 keeps the arc cosine and its gradient finite at entries that are replaced next
         return _acos_(cosines.masked_fill_(near, 0.0)).index_put_((rows, columns), exact)
     return torch.acos(cosines.masked_fill(near, 0.0)).index_put((rows, columns), exact)
 
 
 def safe_root_(squares: Tensor) -> Tensor:
-    """Square root of squares, which are overwritten; its gradient at 0 is 0, not infinite.
+    """Return the square root of squares, with the gradient 0 at 0; overwrites ``squares``.
 
     Here and elsewhere a mask is added, or filled in place, although ``torch.where`` with a number
     would be easier to read: on a GPU that number costs an extra kernel launch.
@@ -243,47 +244,47 @@ def safe_root_(squares: Tensor) -> Tensor:
 
 
 def _scaled(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows divided by their largest entry, so that squares neither overflow nor vanish.
+    """Divide rows by their largest entry, so squares neither overflow nor vanish.
 
     The scale carries no gradient: norms and directions do not depend on it.
     """
-    # detached: the scale cancels, and its gradient with it
+    # detached, since the scale cancels, and so does its gradient
     largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
     scale = largest + (largest == 0)
     return vectors / scale, scale
 
 
 def _norm(vectors: Tensor) -> Tensor:
-    """Norm with gradient 0, not NaN, at the zero vector."""
+    """Return the norm, with gradient 0 instead of NaN at the zero vector."""
     return safe_root_(vectors.square().sum(dim=-1))
 
 
 def _unit_angle(first: Tensor, second: Tensor) -> Tensor:
     apart = _norm(first - second)  # 2 sin(angle / 2)
     together = _norm(first + second)  # 2 cos(angle / 2)
-    # two zero vectors: atan2(0, 0) has no gradient, and by convention the angle is pi / 2
+    # for two zero vectors atan2(0, 0) has no gradient; by convention their angle is pi / 2
     undefined = apart + together == 0
     angle = 2 * torch.atan2(apart, together + undefined)
     return angle.masked_fill_(undefined, math.pi / 2)
 
 
 def _bounded_acos(cosines: Tensor) -> Tensor:
-    """Arc cosine whose gradient, -1 / sin, stays finite: the sine is at least its rounding."""
+    """Return the arc cosine with a finite gradient, -1 / sin: the sine has a lower bound."""
     smallest = torch.finfo(cosines.dtype).eps
-    # (1 - c)(1 + c) keeps the digits that 1 - c * c loses near 1
+    # (1 - c)(1 + c) keeps the precision that 1 - c * c loses near 1
     squares = ((1 - cosines) * (1 + cosines)).clamp_min(smallest)
     return torch.atan2(squares.sqrt(), cosines)
 
 
 def _acos_(cosines: Tensor) -> Tensor:
-    """Arc cosine of a matrix ``[N, C]`` in place, as fast as this machine can; no gradient.
+    """Compute the arc cosine of a matrix ``[N, C]`` in place, by the faster library; no gradient.
 
-    With AVX-512, one numpy thread does the work of four torch threads, as accurately, within two
-    units in the last place. numpy says which of its loops it uses, so the choice depends only on
-    the machine, and a resumed run makes the same one.
+    With AVX-512, a numpy thread is as fast as four torch threads and equally accurate, within two
+    units in the last place. numpy reports which of its loops it uses, so the choice depends only on
+    the machine, and a resumed run makes the same choice.
     """
     is_plain = cosines.device.type == "cpu" and cosines.dtype == torch.float32
-    # more than four threads of torch are faster than one of numpy
+    # more than four torch threads are faster than a numpy thread
     if not is_plain or torch.get_num_threads() > 4 or not _numpy_is_vectorized():
         return torch.acos_(cosines)
     values = cosines.numpy()
@@ -294,7 +295,7 @@ def _acos_(cosines: Tensor) -> Tensor:
 
 @functools.cache
 def _numpy_is_vectorized() -> bool:
-    """Whether numpy computes float32 arc cosines with AVX-512 here."""
+    """Whether numpy computes float32 arc cosines with AVX-512 on this machine."""
     introspect = getattr(np.lib, "introspect", None)  # since numpy 2.1
     if introspect is None:
         return False

@@ -14,25 +14,25 @@ class Preprocessing:
 
     Attributes:
         size: height and width of the input; ``None`` keeps the image's own.
-        mean: per channel, on the pixel scale ``[0, 1]``; one value serves all channels.
+        mean: per channel, on the pixel scale ``[0, 1]``; a single value is used for all channels.
         std: per channel, on the same scale.
-        crop: share of the resized image that the centre crop keeps; 1.0 crops only what the
-            aspect ratio leaves over, and more than that leaves black borders.
+        crop: share of the resized image that the centre crop keeps. 1.0 crops only to the aspect
+            ratio of ``size``; larger values add black borders.
         squash: resize to ``size`` without keeping the aspect ratio.
         interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"``, ``"lanczos"``, ``"box"`` or
             ``"hamming"``.
-        channels: 1 or 3; ``None`` keeps grey images grey and makes all others RGB. Three values of
-            ``mean`` or ``std`` mean 3: they are those of a model of RGB images.
+        channels: 1 or 3; ``None`` keeps grey images grey and converts all others to RGB. Three
+            values of ``mean`` or ``std`` imply 3, since they belong to a model of RGB images.
         origin: where the values come from, in words for the metadata.
-        resize: what images are resized to before the centre crop, if ``crop`` and ``squash``
-            cannot say it: the length of the short side, or height and width. ``size`` may be
-            ``None`` then, for no crop.
-        crop_first: cut the central square out of the image, ``crop`` of its short side, and resize
-            that to ``size``.
+        resize: size of images before the centre crop, if ``crop`` and ``squash`` cannot express it:
+            the length of the short side, or height and width. ``size`` may then be ``None``, for no
+            crop.
+        crop_first: cut out the central square, ``crop`` times the short side of the image, and
+            resize it to ``size``.
         crop_rounds_down: if a centre crop leaves an odd number of pixels, the smaller half is
             above and to the left, as in transformers; otherwise halves are rounded, as in
             torchvision and timm.
-        resize_in_float: pixels are resized as floats, not rounded to bytes in between, as DINOv3's
+        resize_in_float: resize pixels as floats, without rounding to bytes in between, as DINOv3's
             processor does. Takes two to three times as long.
         bgr: the channels are blue, green, red; ``mean`` and ``std`` are in the same order.
         white: value of white; ``None`` for 255 in pictures of 8 bits, 65535 in arrays of 16 bits,
@@ -64,7 +64,7 @@ class Preprocessing:
 
     @property
     def of_tensors(self) -> Preprocessing:
-        """The part that is applied to float tensors of a user's own dataset: what is stated.
+        """The part that applies to float tensors of a user's own dataset, as in ``stated``.
 
         Example:
             >>> how = Preprocessing(size=(64, 64), mean=(0.5,), std=(0.2,), stated=("mean",))
@@ -73,7 +73,7 @@ class Preprocessing:
         """
         plain = Preprocessing()
         kept = {"white", "channels"} & set(self.stated)
-        if not {"mean", "std"}.isdisjoint(self.stated):  # they are one formula
+        if not {"mean", "std"}.isdisjoint(self.stated):  # mean and std belong together
             kept |= {"mean", "std"}
         if not {"size", "crop", "squash"}.isdisjoint(self.stated):
             kept |= {"size", "crop", "squash", "interpolation", "resize", "crop_first",
@@ -82,7 +82,7 @@ class Preprocessing:
         return replace(plain, **changes, origin=self.origin, stated=self.stated)
 
     def at_size(self, size: tuple[int, int]) -> Preprocessing:
-        """The same for inputs of another size: the crop keeps its share of the resized image.
+        """Return a copy for inputs of another size, with the same share of the image cropped.
 
         Example:
             >>> how = Preprocessing(size=(224, 160), resize=256)

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from hardsight.errors import GradientError, OptionError, ShapeError
 
-Group = Any  # dist.ProcessGroup, which a torch without distributed does not have
+Group = Any  # dist.ProcessGroup, which is missing if torch was built without distributed
 
 
 def gather_rows(rows: Tensor, *, group: Group = None) -> Tensor:
-    """The rows of every rank, in rank order; ranks may hold different numbers of rows.
+    """Return the rows of all ranks, in rank order; ranks may hold different numbers of rows.
 
-    Backward sums the gradient over ranks and hands each rank its own rows. A loss that every rank
-    computes from the gathered rows therefore gives ``world_size`` times its gradient, which
-    ``DistributedDataParallel`` divides by ``world_size`` again: parameters receive exactly the
-    gradient of one process that holds the whole batch.
+    The backward pass sums the gradient over ranks and returns each rank's own rows. A loss that
+    every rank computes from the gathered rows therefore has ``world_size`` times its gradient,
+    which ``DistributedDataParallel`` divides by ``world_size`` again: parameters get exactly the
+    gradient of a single process that holds the whole batch.
 
     Args:
         rows: ``[n, ...]``; all but the first dimension agree between ranks.
@@ -48,7 +48,7 @@ def shard_of(count: int, group: Group) -> slice:
         [[0, 1], [2, 3], [4]]
     """
     check_group(group)
-    # rounded up, as torch.chunk does, so that stored parts fit the checkpoints of torch
+    # rounded up like torch.chunk, which torch's distributed checkpoints assume
     part = -(-count // dist.get_world_size(group))
     begin = min(dist.get_rank(group) * part, count)
     return slice(begin, min(begin + part, count))
@@ -78,10 +78,10 @@ class Spread:
 
     Attributes:
         group: the ranks.
-        sizes: rows of each rank.
-        rows: those of this rank, among all rows.
-        classes: those of this rank, among all classes.
-        num_classes: of all ranks together.
+        sizes: number of rows of each rank.
+        rows: slice of this rank among all rows.
+        classes: slice of this rank among all classes.
+        num_classes: number of classes of all ranks together.
     """
 
     group: Group
@@ -95,10 +95,11 @@ class Spread:
         return _gathered(rows, list(self.sizes), self.group)
 
     def gathered_for_shards(self, rows: Tensor) -> Tensor:
-        """Rows of all ranks, for a loss to which each rank adds the part of its own classes.
+        """Gather the rows of all ranks, for a loss of which each rank computes its classes' part.
 
-        Parts add up to the gradient once, and not ``world_size`` times as with :meth:`gathered`,
-        so the factor that ``DistributedDataParallel`` divides by is put in here.
+        The parts add up to the gradient once, and not ``world_size`` times as with
+        :meth:`gathered`, so this multiplies by the factor that ``DistributedDataParallel`` divides
+        by.
         """
         everyone = self.gathered(rows)
         if everyone.requires_grad:
@@ -122,8 +123,9 @@ class Spread:
     def stacked(self, values: Tensor) -> Tensor:
         """The values of all ranks for the same rows, ``[ranks, ...]``; only ours have a gradient.
 
-        Sums over ranks are taken from this: one exchange of a few numbers per row, which stays
-        exact for sums of exponentials, since their largest is known before they are added.
+        Only this rank's own part has a gradient. Use this for sums over ranks: it exchanges a few
+        numbers per row, and sums of exponentials stay exact, since the largest is known before they
+        are added.
         """
         parts = [torch.empty_like(values) for _ in self.sizes]
         dist.all_gather(parts, values.detach().contiguous(), group=self.group)
@@ -141,8 +143,8 @@ def spread_of(embeddings: Tensor, class_weights: Tensor, group: Group) -> Spread
         group: the ranks.
 
     Raises:
-        OptionError: there is no such group.
-        ShapeError: ranks differ in D or in the dtype; raised on all of them, so none waits.
+        OptionError: ``group`` is not a group of this process.
+        ShapeError: ranks differ in D or in the dtype; raised on all ranks, so none keeps waiting.
     """
     check_group(group)
     # everything that must agree is sent in one exchange, so that all ranks raise the same error
@@ -166,9 +168,9 @@ def spread_of(embeddings: Tensor, class_weights: Tensor, group: Group) -> Spread
 
 
 def classes_of(own: int, group: Group) -> tuple[slice, int]:
-    """The classes of a rank that holds ``own`` of them, among those of all, and how many these are.
+    """Return the slice of a rank with ``own`` classes among all classes, and the total number.
 
-    Every rank calls this.
+    Every rank has to call this.
     """
     check_group(group)
     counts = [numbers[1] for numbers in _counts(torch.empty(0), group, own)]
@@ -177,11 +179,11 @@ def classes_of(own: int, group: Group) -> tuple[slice, int]:
 
 
 def as_distributed(own: Tensor, count: int, group: Group) -> Tensor:
-    """A part of this rank as a ``DTensor``, which ``torch.distributed.checkpoint`` stores whole.
+    """Wrap this rank's part in a ``DTensor``, which ``torch.distributed.checkpoint`` stores whole.
 
     Args:
         own: rows of this rank, ``[c, ...]``, as many as :func:`shard_of` gives it.
-        count: rows of all ranks.
+        count: number of rows of all ranks.
         group: the ranks.
 
     Raises:
@@ -199,9 +201,9 @@ def as_distributed(own: Tensor, count: int, group: Group) -> Tensor:
 
     mesh = DeviceMesh.from_group(group, own.device.type)
     shape = torch.Size([count, *own.shape[1:]])
-    # the strides of the whole, without allocating it
+    # strides of the whole tensor, without allocating it
     stride = torch.empty(shape, device="meta").stride()
-    # run_check would broadcast; the shards are right by construction
+    # run_check would cost a broadcast, and the shards are correct by construction
     return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
 
 
@@ -224,9 +226,9 @@ def _kind(rows: Tensor) -> int:
 
 
 def _counts(rows: Tensor, group: Group, *others: int) -> list[list[int]]:
-    """The number of rows, and further numbers, of every rank."""
+    """Return the number of rows, and further numbers, of every rank."""
     counts = torch.tensor([len(rows), *others], device=rows.device)
-    # one small exchange; it waits for the device once
+    # a single small exchange, which waits for the device only once
     everywhere = [torch.empty_like(counts) for _ in range(dist.get_world_size(group))]
     dist.all_gather(everywhere, counts, group=group)
     return [numbers.tolist() for numbers in everywhere]
@@ -256,7 +258,7 @@ class _GatherRows(torch.autograd.Function):
                 "what is gathered over ranks is differentiable once, got create_graph=True"
             )
         grad = grads[0].contiguous().clone()
-        # every rank used every row: each owner gets the sum of what all of them want of it
+        # every rank used every row, so the gradient of a row is the sum over ranks
         dist.all_reduce(grad, group=ctx.group)
         return grad[ctx.begin : ctx.begin + ctx.length], None, None
 

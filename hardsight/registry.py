@@ -146,7 +146,7 @@ class LossSpec:
 
 
 def described(specs: Iterable[ColumnSpec]) -> dict[str, dict[str, Any]]:
-    """The part of a table's metadata that describes its columns."""
+    """Return the part of a table's metadata that describes its columns."""
     columns = list(specs)
     return {
         "scores": {spec.name: spec.facts() for spec in columns},

@@ -151,7 +151,7 @@ class ScoreTable:
         return list(self.metadata.get("classes", []))
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column as a numpy array.
+        """Return a column as a numpy array.
 
         Raises:
             TableError: there is no such column; the message says why a score is missing, or names
@@ -182,7 +182,7 @@ class ScoreTable:
             yield ScoreTable(rows, path=self.path)
 
     def accuracy(self) -> float:
-        """Share of the rows whose prediction is their label."""
+        """Share of the rows whose prediction equals their label."""
         parts = self.parts(["label", "prediction"])
         right = sum(
             int((part.column("label") == part.column("prediction")).sum()) for part in parts
@@ -190,16 +190,16 @@ class ScoreTable:
         return right / max(1, len(self))
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows as a pandas frame."""
+        """Return all rows as a pandas frame."""
         return _frame(self._rows)
 
     def to_arrow(self) -> pa.Table:
-        """All rows as an arrow table, metadata included."""
+        """Return all rows as an arrow table, including metadata."""
         return self._rows
 
     @checked_options
     def hardest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` hardest examples by one score, hardest first.
+        """Return the ``n`` hardest examples by a score, hardest first.
 
         Ties keep the order of the table; rows whose score is NaN are left out.
         """
@@ -207,12 +207,12 @@ class ScoreTable:
 
     @checked_options
     def easiest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` easiest examples by one score, easiest first; see :meth:`hardest`."""
+        """Return the ``n`` easiest examples by a score, easiest first; see :meth:`hardest`."""
         return _frame(self._ranked(n, by, harder_first=False))
 
     @checked_options
     def most_confidently_wrong(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
-        """The ``n`` most confident mistakes: the first place to look for bad labels.
+        """Return the ``n`` most confident mistakes, the first place to look for wrong labels.
 
         A mistake is more confident the more the model prefers it to the label, by default by the
         logit margin if the table has it.
@@ -296,11 +296,11 @@ class ScoreTable:
         return min(judges, key=ranks.__getitem__, default=None)
 
     def where(self, keep: NDArray[Any]) -> ScoreTable:
-        """The rows for which ``keep`` is true, as a table of its own."""
+        """Return a new table of the rows for which ``keep`` is true."""
         return ScoreTable(self._rows.take(row_numbers(np.flatnonzero(keep))), path=self.path)
 
     def higher_is_harder(self, score: str) -> bool:
-        """Direction of a score column.
+        """Whether larger values of a score column are harder.
 
         Raises:
             TableError: the column does not exist, or is not a score.
@@ -340,7 +340,7 @@ def ranked_among_alike(
             passed in are only the hardest of each.
 
     Returns:
-        ranks from 0, larger is harder; the values themselves if all rows are of one kind.
+        ranks from 0, larger is harder; the values themselves if all rows are of the same kind.
     """
     counts = [int((~np.isnan(hardness[held_out == kind])).sum()) for kind in (False, True)]
     totals = counts if known is None else known
@@ -377,24 +377,24 @@ class TableFile:
         self.num_rows: int = self._file.metadata.num_rows
 
     def read(self) -> pa.Table:
-        """All of it."""
+        """Read the whole file."""
         with self._reading():
             return self._file.read()
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One column, read once."""
+        """Return a column, which is read only once."""
         if name not in self._columns:
             with self._reading():
                 self._columns[name] = self._file.read([name]).column(name)
         return self._columns[name]
 
     def groups(self, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Some columns, a group of rows at a time."""
+        """Yield some columns, a group of rows at a time."""
         for number in range(self._file.num_row_groups):
             yield self._group(number, list(names))
 
     def take(self, rows: pa.Array) -> pa.Table:
-        """The given rows in the given order; only the groups they lie in are read."""
+        """Return rows in the given order, reading only the groups that hold them."""
         wanted = np.from_dlpack(rows)
         sizes = [
             self._file.metadata.row_group(n).num_rows for n in range(self._file.num_row_groups)
@@ -450,7 +450,7 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
 
     Args:
         path: the folder of a finished run of ``hardsight score``, of ``hardsight train`` with
-            ``folds`` or ``track = true``, or of ``hardsight adapt``, whose table is that of the
+            ``folds`` or ``track = true``, or of ``hardsight adapt``, whose table holds the
             pseudo-labels of the last round; or a parquet file that hardsight wrote.
 
     Raises:
@@ -512,7 +512,7 @@ def _table_of(run: RunFolder) -> Path:
 
 
 def _runs_below(folder: Path) -> list[Path]:
-    """Runs in the folders of a folder, such as those of the demo."""
+    """Return the runs in the subfolders of a folder, such as those of the demo."""
     if not folder.is_dir():
         return []
     return [each for each in sorted(folder.iterdir()) if each.is_dir() and _is_run(each)]
@@ -526,7 +526,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _last_rounds(folder: Path) -> list[Path]:
-    """The pseudo-labels of the last round of every rule of an adaptation."""
+    """Return the files with the last round's pseudo-labels, for every rule of an adaptation."""
     rounds = {
         (file.parent.parent, int(number)): file
         for file in folder.glob(f"*/round-*/{PSEUDO_LABELS}")
@@ -536,7 +536,7 @@ def _last_rounds(folder: Path) -> list[Path]:
 
 
 def with_metadata(rows: pa.Table, metadata: Mapping[str, Any]) -> pa.Table:
-    """``rows`` with hardsight's metadata in the schema."""
+    """Return ``rows`` with hardsight's metadata in the schema."""
     encoded = json.dumps(metadata, sort_keys=True).encode()
     return rows.replace_schema_metadata({TABLE_METADATA: encoded})
 
@@ -547,6 +547,6 @@ def _frame(rows: pa.Table) -> pd.DataFrame:
 
 
 def error_rows(errors: Sequence[tuple[int, str, str]]) -> pa.Table:
-    """A table of unreadable examples from ``(index, id, reason)``."""
+    """Build a table of unreadable examples from ``(index, id, reason)``."""
     index, ids, reasons = zip(*errors, strict=True) if errors else ((), (), ())
     return pa.table([list(index), list(ids), list(reasons)], schema=ERROR_SCHEMA)

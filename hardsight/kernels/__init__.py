@@ -1,7 +1,8 @@
 """Fused twins of the plain scores and losses, for heads too wide to build an ``[N, C]`` matrix.
 
-The plain PyTorch versions are the truth; these compute the same values in one or two passes over
-the class weights, in memory that does not grow with ``N * C``. Triton loads when one is called.
+The plain PyTorch versions are the reference. These compute the same values in one or two passes
+over the class weights, in memory that does not grow with ``N * C``. Triton is imported at the first
+call.
 """
 
 from hardsight.kernels._head import HeadStatistics as HeadStatistics

@@ -1,4 +1,4 @@
-"""Everything the scores need of a wide head, in one pass over its class weights."""
+"""All statistics of a wide head that the scores need, in one pass over its class weights."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hardsight._checks import check_labels
 from hardsight.kernels._operator import Operator
 from hardsight.kernels._support import check_inputs
 
-_MASKED = -1e30  # the bias of a masked class: its power is 0, and unlike -inf it can meet a 0
+_MASKED = -1e30  # bias of a masked class: exp gives 0, and 0 times it is 0, not NaN as for -inf
 
 
 class HeadStatistics(NamedTuple):
     """One value per example, ``[N]`` float32 each. "Other" means every class but the example's own.
 
-    Fields with a default are None unless asked for. With a single class there is no other: sums
+    Fields with a default are None unless requested. With a single class there are no others: sums
     are 0, ``nearest_other`` is ``inf``, its class -1 and ``largest_other_logit`` is ``-inf``.
     """
 
@@ -45,7 +45,7 @@ def head_statistics(
     logits: bool = True,
     nearest_class: bool = False,
 ) -> HeadStatistics:
-    r"""Angles to a head's classes, and moments of its softmax, without an ``[N, C]`` matrix.
+    r"""Return angles to a head's classes and moments of its softmax, without ``[N, C]`` matrix.
 
     .. math:: \sum_{c \ne y} \angle(x, w_c), \quad \min_{c \ne y} \angle(x, w_c), \quad
               \operatorname{arg\,min}_{c \ne y} \angle(x, w_c), \quad
@@ -57,7 +57,7 @@ def head_statistics(
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: ``[C, D]``, of the dtype of ``embeddings``.
         bias: ``[C]`` or None; enters the logits, never the angles. ``-inf`` masks a class.
-        logits: whether to compute the fields after ``nearest_other_class`` too.
+        logits: whether to compute the fields after ``nearest_other_class`` as well.
         nearest_class: whether to compute ``nearest_other_class``.
 
     Returns:
@@ -66,7 +66,7 @@ def head_statistics(
 
     Raises:
         ShapeError: the tensors do not fit each other.
-        OptionError: the dtypes or the device are not the kernels'.
+        OptionError: the kernels do not support the dtypes or the device.
         MissingExtraError: Triton is not installed.
     """
     check_inputs(embeddings, labels, class_weights, bias)
@@ -80,18 +80,18 @@ def head_statistics(
         nearest_class,
     )
     statistics = HeadStatistics(*fields)
-    if not nearest_class:  # an operator returns tensors only: this one is empty
+    if not nearest_class:  # an operator must return tensors, so an empty one stands for None
         statistics = statistics._replace(nearest_other_class=None)
     return statistics if bias is None else _with_masked(statistics)
 
 
 def _finite(bias: Tensor) -> Tensor:
-    """The bias with ``-inf`` made finite: in the kernels' sums, 0 times it must be 0, not NaN."""
+    """Make ``-inf`` in the bias finite: in the kernels' sums, 0 times it must be 0, not NaN."""
     return bias.float().clamp_min(_MASKED).contiguous()
 
 
 def _with_masked(statistics: HeadStatistics) -> HeadStatistics:
-    """The statistics with ``-inf`` restored as the logit of masked classes."""
+    """Restore ``-inf`` as the logit of masked classes."""
     if statistics.target_logit is None:
         return statistics
     names = ("target_logit", "largest_logit", "largest_other_logit")

@@ -2,11 +2,11 @@
 
 Every loss of ``softmax(logits)[label]`` is a curve over the log-odds
 ``z_y - log sum_{c != y} e^z_c``: cross-entropy is ``softplus(-log_odds)``, the encouraging loss
-with a full bonus ``-log_odds``. So one fused function, with its gradient, serves them all;
-``1 - p`` never cancels.
+with a full bonus ``-log_odds``. So a single fused function with its gradient serves all of them,
+and ``1 - p`` never cancels.
 
 The backward pass recomputes the products for a chunk of classes at a time and writes their slopes
-once, in the dtype of the inputs; both gradients are then plain matrix products of that chunk.
+once, in the dtype of the inputs. Both gradients are then plain matrix products of that chunk.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from hardsight.kernels._support import (
     whole_tiles,
 )
 
-_STEEPEST = 2896.4  # 1 / sine at which the kernels hold it: 1 - |cosine| is float32's eps
-_ROOM = 32_768.0  # half of what float16 can hold
-_MOST_CLASSES = 64 * 65_535 // 512 * 512  # at once: CUDA's blocks in a second dimension
+_STEEPEST = 2896.4  # bound of 1 / sine in the kernels, reached if 1 - |cosine| is float32's eps
+_ROOM = 32_768.0  # half of the largest float16
+_MOST_CLASSES = 64 * 65_535 // 512 * 512  # in a launch: CUDA allows 65,535 blocks in dimension 2
 
 
 def linear_log_odds(
@@ -43,7 +43,7 @@ def linear_log_odds(
     *,
     ignore_index: int = -100,
 ) -> Tensor:
-    r"""Log-odds of the own class under the softmax of a linear head.
+    r"""Return the log-odds of the labelled class under the softmax of a linear head.
 
     .. math:: z_y - \log \sum_{c \ne y} e^{z_c}, \qquad z = W x + b
 
@@ -52,7 +52,7 @@ def linear_log_odds(
         labels: class indices in ``[0, C)`` or ``ignore_index``, ``[N]``.
         class_weights: ``[C, D]``, of the dtype of ``embeddings``.
         bias: ``[C]`` or None.
-        ignore_index: label of examples that take no part: value 0, gradient 0.
+        ignore_index: label of examples to ignore, which get value 0 and gradient 0.
 
     Returns:
         ``[N]`` float32; larger is easier, ``inf`` with a single class. Gradients for
@@ -61,7 +61,7 @@ def linear_log_odds(
 
     Raises:
         ShapeError: the tensors do not fit each other.
-        OptionError: the dtypes or the device are not the kernels'.
+        OptionError: the kernels do not support the dtypes or the device.
         GradientError: under forward-mode differentiation, or ``torch.func.grad``.
         MissingExtraError: Triton is not installed.
     """
@@ -78,7 +78,7 @@ def linear_log_odds(
 def angular_log_odds(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, scale: float
 ) -> Tensor:
-    r"""Log-odds of the own class under a softmax of angles.
+    r"""Return the log-odds of the labelled class under a softmax of angles.
 
     .. math:: -s\,\theta_y - \log \sum_{c \ne y} e^{-s\,\theta_c}, \qquad \theta_c = \angle(x, w_c)
 
@@ -95,7 +95,8 @@ def angular_log_odds(
 
     Raises:
         ShapeError: the tensors do not fit each other.
-        OptionError: ``scale`` is not positive, or the dtypes or the device are not the kernels'.
+        OptionError: ``scale`` is not positive, or the kernels do not support the dtypes or the
+            device.
         GradientError: under forward-mode differentiation, or ``torch.func.grad``.
         MissingExtraError: Triton is not installed.
     """
@@ -110,24 +111,24 @@ def angular_log_odds(
 
 
 class Reduction(NamedTuple):
-    """How the log-odds of a batch become one loss."""
+    """How the log-odds of a batch are reduced to a loss."""
 
-    ignore_index: int  # label of examples that take no part
+    ignore_index: int  # label of examples to ignore
     shift: float  # added to all log-odds
     log_end: float  # where the encouraging loss's bonus turns into its tangent, or NO_BONUS
-    mean: bool  # whether the sum is divided by the number of examples that take part
+    mean: bool  # whether to divide the sum by the number of examples that are not ignored
 
 
 NO_BONUS = -1.0
 
 
 def pack(reduction: Reduction) -> list[float]:
-    """As an operator takes it: ``torch.library`` accepts plain types only."""
+    """Convert to a list of floats, because ``torch.library`` accepts only plain types."""
     return [float(value) for value in reduction]
 
 
 def _unpack(values: list[float]) -> Reduction | None:
-    """The opposite of :func:`pack`; None, for log-odds that are not reduced, is an empty list."""
+    """Invert :func:`pack`; an empty list, for log-odds that are not reduced, becomes None."""
     if not values:
         return None
     ignore_index, shift, log_end, mean = values
@@ -174,14 +175,15 @@ def _linear_backward(
     from hardsight.kernels import _launch
 
     grad = _factors(grad, labels, log_odds, divisor, reduction)
-    # slopes are written in the inputs' dtype, and float16 has few of them below 6e-5
+    # slopes are written in the inputs' dtype, and float16 loses precision below 6e-5
     unit = _unit_of(grad) if embeddings.dtype == torch.float16 else None
     fill = _launch.slopes(
         embeddings, labels, class_weights, bias, flags,
         factors=grad if unit is None else grad / unit, reference=others, scale=None,
         x_inverse=None, w_inverse=None,
     )  # fmt: skip
-    needs_x, needs_w, needs_b = needs  # an operator returns tensors only: an empty one for no
+    # an operator must return tensors, so an empty one stands for no gradient
+    needs_x, needs_w, needs_b = needs
     d_b = None
     if needs_b:
         d_b = torch.empty(class_weights.shape[0], dtype=torch.float32, device=grad.device)
@@ -219,8 +221,8 @@ _linear_backward_operator = Operator(
 
 def _linear_setup(ctx, inputs, output) -> None:
     *tensors, ctx.reduction = inputs
-    # all outputs but the first, which the user sees, are there for the backward pass, in the order
-    # in which its operator takes them
+    # the first output is the user's; the others are for the backward pass, in the order of the
+    # arguments of its operator
     ctx.save_for_backward(*tensors, *output[1:])
 
 
@@ -271,7 +273,7 @@ def _angular_fake(
     embeddings: Tensor, _labels: Tensor, class_weights: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     result, log_odds, divisor = _reduced_fake(embeddings, reduction=rest[-1])
-    # as long as the tiles that cover the classes: kernels write without a mask
+    # padded to whole tiles, because the kernels write without a mask
     column = class_weights.new_empty(whole_tiles(class_weights.shape[0]), dtype=torch.float32)
     flags = _flags_fake(embeddings, class_weights)
     others, sines, x_inverse = _row_fake(embeddings), _row_fake(embeddings), _row_fake(embeddings)
@@ -362,7 +364,7 @@ angular_operator = Operator(
 def _reduced(
     log_odds: Tensor, labels: Tensor, reduction: list[float]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result, and what its gradient needs: log-odds and divisor, both empty without a loss."""
+    """Return the result, and log-odds and divisor for its gradient (empty without a loss)."""
     how = _unpack(reduction)
     if how is None:
         return log_odds, log_odds.new_empty(0), log_odds.new_empty(0)
@@ -384,7 +386,7 @@ def _reduced_fake(embeddings: Tensor, reduction: list[float]) -> tuple[Tensor, T
 def _factors(
     grad: Tensor, labels: Tensor, log_odds: Tensor, divisor: Tensor, reduction: list[float]
 ) -> Tensor:
-    """Gradient for the log-odds, ``[N]``, from that of the result."""
+    """Return the gradient of the log-odds, ``[N]``, from the gradient of the result."""
     how = _unpack(reduction)
     if how is None:
         return grad.float().contiguous()
@@ -410,7 +412,7 @@ def dense(bias: Tensor | None) -> Tensor | None:
 
 
 def _unit_of(factors: Tensor, w_inverse: Tensor | None = None) -> Tensor:
-    """Size of the largest factor: slopes relative to it stay in the range of float16.
+    """Return the size of the largest factor; relative to it, slopes fit the range of float16.
 
     The slope of an angle is up to ``_STEEPEST`` times ``w_inverse``, 1 over the norm of a class
     weight. If that could leave the range, the unit grows by as much.
@@ -436,21 +438,21 @@ def _products(
     unit: Tensor | None = None,
     tangent: Callable[[Tensor, int, int], None] | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Slopes times class weights, float32 ``[N, D]``, and times embeddings, ``[C, D]``.
+    """Return slopes times class weights, float32 ``[N, D]``, and times embeddings, ``[C, D]``.
 
-    A chunk of classes at a time. ``d_b`` takes the sums over the examples. With a ``unit``, the
-    second product is made ``tangent`` and multiplied by it before it is rounded: its component
-    along a class weight can be beyond float16 although the gradient is not.
+    Works on a chunk of classes at a time. ``d_b`` receives the sums over the examples. With a
+    ``unit``, the second product is made ``tangent`` and multiplied by it before it is rounded: its
+    component along a class weight can be beyond float16 although the gradient is not.
     """
     rows = embeddings.shape[0]
     classes = class_weights.shape[0]
     d_x: Tensor | None = None
     d_w: Tensor | None = None
     if needs_w:
-        # rows side by side, also if the weights came transposed: kernels write to it
+        # contiguous even if the weights came transposed, since kernels write to it
         d_w = torch.empty_like(class_weights, memory_format=torch.contiguous_format)
     step = _chunk_classes(embeddings, classes, wide=unit is not None)
-    # one buffer for all chunks: [N, C] of all classes would be as large as the logits
+    # a single buffer for all chunks: slopes of all classes would be as large as the logits
     buffer = torch.empty(rows, step, dtype=embeddings.dtype, device=embeddings.device)
     with _without_autocast(embeddings):
         for first in range(0, classes, step):
@@ -458,7 +460,7 @@ def _products(
             chunk, w, d_w_part = buffer, class_weights, d_w
             if last - first < step:
                 chunk = buffer[:, : last - first]
-            # a slice costs a little even if it is all of it
+            # even a slice of the whole tensor costs a little
             if last - first < classes:
                 w = class_weights[first:last]
                 d_w_part = None if d_w is None else d_w[first:last]
@@ -478,7 +480,10 @@ def _products(
 
 
 def _without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """Autocast would round the products; checking that it is off is cheaper than turning it off."""
+    """Return a context without autocast, which would round products; does nothing if it is off.
+
+    Checking that autocast is off is cheaper than turning it off.
+    """
     device = tensor.device.type
     if not torch.is_autocast_enabled(device):
         return nullcontext()
@@ -486,7 +491,7 @@ def _without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:
-    """Classes whose slopes, and if ``wide`` float32 products, fit ``CHUNK_BYTES``.
+    """Return how many classes' slopes, and if ``wide`` float32 products, fit ``CHUNK_BYTES``.
 
     A multiple of 512, so that four programs share the tiles of a block of rows evenly, or of 256.
     """
@@ -498,17 +503,17 @@ def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:
 
 
 def _wide_product(first: Tensor, second: Tensor) -> Tensor:
-    """Matrix product in float32; a product of bfloat16 is rounded once if torch cannot keep it."""
+    """Return a float32 matrix product; bfloat16 is rounded once if torch has no such product."""
     if _keeps_float32(first):
         return torch.mm(first, second, out_dtype=torch.float32)
-    if first.dtype == torch.float16:  # a sum over many rows may leave its range
+    if first.dtype == torch.float16:  # a sum over many rows may exceed its range
         return torch.mm(first.float(), second.float())
     # before torch 2.8 the product itself is bfloat16
     return torch.mm(first, second).float()
 
 
 def _add_product(total: Tensor | None, first: Tensor, second: Tensor) -> Tensor:
-    """``total + first @ second``, summed in float32, in the memory of ``total``."""
+    """Add ``first @ second`` to ``total`` in place, in float32."""
     if total is None:
         return _wide_product(first, second)
     if _keeps_float32(first):
@@ -520,7 +525,7 @@ def _add_product(total: Tensor | None, first: Tensor, second: Tensor) -> Tensor:
 
 
 def _keeps_float32(matrix: Tensor) -> bool:
-    """Whether products of half precision can be asked for in float32: on a GPU, since torch 2.8."""
+    """Whether products of half precision can return float32: on a GPU, since torch 2.8."""
     return matrix.is_cuda and matrix.dtype != torch.float32 and _release() >= (2, 8)
 
 

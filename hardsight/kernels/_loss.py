@@ -1,8 +1,8 @@
-"""Losses from embeddings and class weights as one number, fused to the last sum.
+"""Losses of embeddings and class weights, including their sum or mean, in fused kernels.
 
-The loss of an example is a curve over its log-odds, and summing N of them is little work; but as a
+The loss of an example is a curve over its log-odds, and summing N of them is little work. But as a
 dozen torch operators, and as many in the backward pass, it takes longer than the products of a
-small head. Here it is one launch each way.
+small head. Here it is a single launch in each direction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def angular_loss(
     ignore_index: int = -100,
     mean: bool = True,
 ) -> Tensor:
-    """AVH loss of a batch, summed or averaged over the labels that are not ``ignore_index``.
+    """Return the AVH loss of a batch, summed or averaged over labels other than ``ignore_index``.
 
     Args:
         embeddings: ``[N, D]`` in float32, bfloat16 or float16.
@@ -41,8 +41,8 @@ def angular_loss(
         class_weights: ``[C, D]``, of the dtype of ``embeddings``.
         scale: per radian, positive.
         margin_rad: added to the angle of the own class.
-        ignore_index: label of examples that take no part.
-        mean: divide the sum by the number of examples that take part.
+        ignore_index: label of examples to ignore.
+        mean: divide the sum by the number of examples that are not ignored.
 
     Returns:
         A scalar, float32. Gradients for ``embeddings`` and ``class_weights``, once.
@@ -51,14 +51,15 @@ def angular_loss(
         ShapeError: the tensors do not fit each other.
         LabelError: a label is neither a class nor ``ignore_index``; on a GPU, where labels are not
             checked, the loss is NaN instead.
-        OptionError: ``scale`` is not positive, or the dtypes or the device are not the kernels'.
+        OptionError: ``scale`` is not positive, or the kernels do not support the dtypes or the
+            device.
         GradientError: under forward-mode differentiation, or ``torch.func.grad``.
         MissingExtraError: Triton is not installed.
     """
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
     labels = _checked_labels(embeddings, labels, class_weights, None, ignore_index)
-    # a margin on the angle of the own class lowers its log-odds, the same for every example
+    # a margin on the labelled angle lowers the log-odds of every example by the same amount
     reduction = Reduction(ignore_index, -scale * margin_rad, NO_BONUS, mean)
     loss: Tensor = angular_operator(
         embeddings, labels, class_weights, float(scale), pack(reduction)
@@ -76,7 +77,7 @@ def linear_loss(
     ignore_index: int = -100,
     mean: bool = True,
 ) -> Tensor:
-    """Encouraging loss of a linear head, or its cross-entropy, summed or averaged as above.
+    """Return a linear head's encouraging loss or cross-entropy; see :func:`angular_loss`.
 
     Args:
         embeddings: ``[N, D]`` in float32, bfloat16 or float16.
@@ -84,8 +85,8 @@ def linear_loss(
         class_weights: ``[C, D]``, of the dtype of ``embeddings``.
         bias: ``[C]`` or None.
         log_end: probability at which the bonus turns into its tangent; None for no bonus.
-        ignore_index: label of examples that take no part.
-        mean: divide the sum by the number of examples that take part.
+        ignore_index: label of examples to ignore.
+        mean: divide the sum by the number of examples that are not ignored.
 
     Returns:
         A scalar, float32. Gradients for ``embeddings``, ``class_weights`` and ``bias``, once.
@@ -93,8 +94,8 @@ def linear_loss(
     Raises:
         ShapeError: the tensors do not fit each other.
         LabelError: as above.
-        OptionError: ``log_end`` is outside ``[0, 1]``, or the dtypes or the device are not the
-            kernels'.
+        OptionError: ``log_end`` is outside ``[0, 1]``, or the kernels do not support the dtypes or
+            the device.
         GradientError: under forward-mode differentiation, or ``torch.func.grad``.
         MissingExtraError: Triton is not installed.
     """
@@ -119,6 +120,7 @@ def _checked_labels(
     check_reverse_mode(embeddings, class_weights, bias)
     check_indices(labels)
     labels = labels.to(torch.int64).contiguous()
-    if labels.device.type == "cpu":  # interpreted; on a GPU, looking would wait for the device
+    # in Triton's interpreter; on a GPU the check would wait for the device
+    if labels.device.type == "cpu":
         check_labels(torch.where(labels == ignore_index, 0, labels), class_weights.shape[0])
     return labels

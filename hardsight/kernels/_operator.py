@@ -1,8 +1,8 @@
-"""Functions of tensors as torch operators, called directly if nothing follows the operators.
+"""Functions of tensors as torch operators, called directly if nothing traces the operators.
 
-``torch.compile``, and everything else that follows the operators of a program, needs an operator
-with a fake and an autograd implementation. Going through it costs more than a launch; so a call on
-plain tensors, with nothing following it, runs the function itself under its own autograd node.
+``torch.compile``, and everything else that traces operators, needs an operator with a fake and an
+autograd implementation. Calling the operator costs more than a kernel launch, so an untraced call
+on plain tensors runs the function itself under its own autograd node.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Context = Any  # of an autograd node
 
 
 class Operator:
-    """``function`` as ``torch.ops.hardsight.<name>``, and as what to call from Python.
+    """A callable for ``function`` that also registers it as ``torch.ops.hardsight.<name>``.
 
     Args:
         name: of the operator.
-        function: of tensors and plain values, typed: torch reads its signature. Only the first
-            output has a gradient.
+        function: of tensors and plain values, with type hints, since torch reads its signature.
+            Only the first output has a gradient.
         fake: the shapes of its outputs.
         setup: ``(context, inputs, outputs)``, keeps what ``gradients`` needs.
         gradients: ``(context, grad of the first output, *unused)`` to one gradient per input.
@@ -48,7 +48,7 @@ class Operator:
         if setup is not None and gradients is not None:
             registered.register_autograd(gradients, setup_context=setup)
             self._node = _node(name, function, setup, gradients)
-        # the overload itself: a call of it skips torch's choice between overloads
+        # calling the overload itself skips torch's choice between overloads
         self._operator = getattr(torch.ops.hardsight, name).default
 
     def __call__(self, *args: Any) -> Any:
@@ -61,7 +61,7 @@ class Operator:
                 if torch._C._functorch.is_functorch_wrapped_tensor(value):
                     return self._operator(*args)
                 needs_gradient = needs_gradient or value.requires_grad
-            elif isinstance(value, Tensor):  # a subclass, which may follow its operators
+            elif isinstance(value, Tensor):  # a subclass, which may trace operators
                 return self._operator(*args)
         if needs_gradient and self._node is not None and torch.is_grad_enabled():
             return self._node.apply(*args)
@@ -69,7 +69,7 @@ class Operator:
 
 
 def _typed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with a signature that torch 2.6, which does not know ``list[...]``, can read."""
+    """Give the function a signature for torch 2.6, which does not know ``list[...]``."""
     older: Any = List  # noqa: UP006
     function.__annotations__ = {
         name: older[get_args(hint)] if get_origin(hint) is list else hint

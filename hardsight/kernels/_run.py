@@ -1,8 +1,8 @@
-"""Launching a kernel a second time without asking Triton which one it is.
+"""Repeated launches of a compiled kernel without Triton's look-up.
 
-Triton's own look-up costs tens of microseconds, more than a small launch takes. A compiled kernel
-depends on little: the types of its arguments, its sizes, whether pointers are aligned to 16 bytes,
-and its constants. This, and the way to call a compiled kernel, holds for the releases we tried;
+Triton's look-up takes tens of microseconds, more than a small launch. A compiled kernel depends
+only on the types of its arguments, its sizes, whether pointers are aligned to 16 bytes, and its
+constants. This, and the way to call a compiled kernel, is only known for the releases we tried;
 with any other, every launch goes through Triton.
 """
 
@@ -21,13 +21,13 @@ from hardsight.kernels._support import is_interpreted
 
 
 def is_native() -> bool:
-    """Whether Triton's internals can be relied on: a release that was tried, on an NVIDIA GPU."""
+    """Whether Triton's internals are known: a release that we tried, on an NVIDIA GPU."""
     release = tuple(int(part) for part in triton.__version__.split(".")[:2])
     return (3, 6) <= release <= (3, 9) and torch.version.hip is None and not is_interpreted()
 
 
 NATIVE = is_native()
-_MOST = 4096  # launches remembered: every shape seen has its own
+_MOST = 4096  # number of remembered launches, one for each shape
 _compiled: dict[Hashable, tuple[Any, list[Any]]] = {}
 
 
@@ -61,7 +61,7 @@ def run(
         return
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     unaligned = functools.reduce(operator.or_, pointers) % 16 and [p % 16 for p in pointers]
-    # Triton compiles for divisibility of integers, and 1, but never looks at the value of a float
+    # Triton specialises on integers that are 1 or divisible by 16, but not on values of floats
     sizes = [number for number in numbers if type(number) is int]
     types = [None if tensor is None else tensor.dtype for tensor in tensors]
     blocks = [(matrix.base.dtype, *matrix.block_shape) for matrix in descriptors]
@@ -78,7 +78,7 @@ def run(
         _compiled[key] = compiled, [constants[name] for name in names]
         return
     compiled, rest = remembered
-    compiled.run(  # the three None: no launch metadata and no hooks, since nothing is watching
+    compiled.run(  # the three None stand for launch metadata and hooks, which only profilers need
         *grid, *(1, 1)[len(grid) - 1 :], torch._C._cuda_getCurrentRawStream(current),
         compiled.function, compiled.packed_metadata, None, None, None,
         *descriptors, *pointers, *numbers, *rest,
@@ -86,6 +86,6 @@ def run(
 
 
 def _is_watched() -> bool:
-    """Whether a Triton profiler asks to see every launch."""
+    """Whether a Triton profiler watches launches."""
     hooks = triton.knobs.runtime
     return bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)

@@ -1,4 +1,4 @@
-"""Which inputs the kernels take, and how work is laid out for them."""
+"""Checks of inputs for the kernels, and block sizes for their launches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LEAST_TRITON = (3, 6)  # older ones cannot compile the Hopper kernels; the inter
 
 
 def installed_triton() -> tuple[int, ...] | None:
-    """Release of Triton, without importing it; ``None`` if there is none.
+    """Return the release of Triton without importing it; ``None`` if it is not installed.
 
-    A copy that tells nobody its release, such as one built from source, is taken for a new one.
+    A copy without a known release, such as one built from source, counts as new.
     """
     if importlib.util.find_spec("triton") is None:
         return None
@@ -36,7 +36,7 @@ def installed_triton() -> tuple[int, ...] | None:
     return LEAST_TRITON
 
 
-# asked once, because a look-up cannot be traced
+# looked up once at import, because a look-up cannot be traced
 _IS_TRITON_USABLE = (installed_triton() or (0,)) >= LEAST_TRITON
 # Triton builds a launcher for its first kernel, with a compiler that it looks for in the same way
 _COMPILER_FOUND = any((os.environ.get("CC"), shutil.which("gcc"), shutil.which("clang")))
@@ -47,7 +47,7 @@ RESIDENT = 512  # width up to which the Hopper kernels keep a block of rows in s
 
 
 def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
-    """Whether the fused kernels can take these tensors here.
+    """Whether the fused kernels can process these tensors on this machine.
 
     They need Triton 3.6 or newer, a GPU and a C compiler (or Triton's interpreter,
     ``TRITON_INTERPRET=1``), and both tensors in the same one of float32, bfloat16 and float16.
@@ -68,7 +68,7 @@ def is_fusible(embeddings: Tensor, class_weights: Tensor) -> bool:
 
     Args:
         embeddings: ``[N, D]``.
-        class_weights: ``[C, D]``; nothing is copied to answer.
+        class_weights: ``[C, D]``; the check copies nothing.
 
     Example:
         >>> is_fusible(torch.ones(2, 3).double(), torch.ones(4, 3))
@@ -88,14 +88,14 @@ def is_fusible(embeddings: Tensor, class_weights: Tensor) -> bool:
 
 
 def fused_inputs(embeddings: Tensor, class_weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in one dtype, as the kernels want them; mixed ones are widened, never rounded."""
+    """Return both tensors in the same dtype for the kernels; mixed ones are widened."""
     if embeddings.dtype == class_weights.dtype:
         return embeddings, class_weights
     return widen_together(embeddings, class_weights)
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
-    """The dtype of products on the device of a tensor under ``torch.autocast``; ``None`` outside.
+    """Return the dtype of products under ``torch.autocast`` on a tensor's device, or ``None``.
 
     Example:
         >>> with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -107,14 +107,14 @@ def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
 
 
 def linear_inputs(embeddings: Tensor, class_weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as ``torch.nn.functional.linear`` takes them: under autocast in its dtype.
+    """Cast both tensors as ``torch.nn.functional.linear`` does, under autocast to its dtype.
 
-    The casts are differentiable, so that each gradient comes back in the dtype of its own tensor.
-    float64 stays as it is, as it does there.
+    The casts are differentiable, so each gradient comes back in the dtype of its own tensor.
+    float64 is unchanged, as in torch.
 
     Args:
         embeddings: ``[N, D]``.
-        class_weights: ``[C, D]``; often float32 master weights beside rounded embeddings.
+        class_weights: ``[C, D]``; often float32 master weights next to rounded embeddings.
     """
     dtype = autocast_dtype(embeddings)
     if dtype is None or torch.float64 in (embeddings.dtype, class_weights.dtype):
@@ -124,7 +124,7 @@ def linear_inputs(embeddings: Tensor, class_weights: Tensor) -> tuple[Tensor, Te
 
 @functools.cache
 def tell_of_mixed_dtypes(embeddings: torch.dtype, class_weights: torch.dtype) -> None:
-    """Warn, once for each pair of dtypes, of what it costs to mix them."""
+    """Warn, once for each pair of dtypes, that mixing them is slow."""
     narrow = embeddings if embeddings.itemsize < class_weights.itemsize else class_weights
     warn(
         f"a linear loss has embeddings in {embeddings} and class_weights in {class_weights}, which "
@@ -168,15 +168,15 @@ def check_inputs(
                 f"expected all tensors on one device, got embeddings on {embeddings.device}, "
                 f"{name} on {tensor.device}; move them with .to()"
             )
-    if not torch.compiler.is_compiling():  # imports cannot be traced; the operator would raise
+    if not torch.compiler.is_compiling():  # imports cannot be traced
         require_triton()
 
 
 def require_triton() -> None:
-    """Raise if there is no Triton, or one that is too old for the kernels.
+    """Raise if Triton is missing, or too old for the kernels.
 
     Raises:
-        MissingExtraError: says how to get it.
+        MissingExtraError: the message says how to install it.
     """
     require("triton", extra="kernels", feature="a fused kernel")
     if not _IS_TRITON_USABLE:
@@ -188,8 +188,8 @@ def require_triton() -> None:
 
 
 def check_reverse_mode(*tensors: Tensor | None) -> None:
-    """Raise if the kernels' gradient would be lost: they have one for ``backward`` only."""
-    if torch.compiler.is_compiling():  # the question cannot be traced
+    """Raise if the gradient would be lost, since the kernels have one only for ``backward``."""
+    if torch.compiler.is_compiling():  # the check cannot be traced
         return
     if any(tensor is not None and _is_transformed_gradient(tensor) for tensor in tensors):
         raise GradientError(
@@ -200,7 +200,8 @@ def check_reverse_mode(*tensors: Tensor | None) -> None:
 
 def _is_transformed_gradient(tensor: Tensor) -> bool:
     functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):  # vmap wraps too, and is allowed
+    # vmap wraps tensors as well, but is allowed
+    while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_gradtrackingtensor(tensor):
             return True
         tensor = functorch.get_unwrapped(tensor)
@@ -208,7 +209,7 @@ def _is_transformed_gradient(tensor: Tensor) -> bool:
 
 
 def is_interpreted() -> bool:
-    """Whether Triton was asked to interpret kernels, which then run on a CPU."""
+    """Whether Triton interprets kernels, which then run on a CPU."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on")
 
 
@@ -224,7 +225,7 @@ class Tiles:
 
     @property
     def options(self) -> dict[str, int]:
-        """As keyword arguments of the tiled kernels."""
+        """Return keyword arguments for the tiled kernels."""
         return {
             "BLOCK_N": self.rows,
             "BLOCK_C": self.classes,
@@ -235,36 +236,36 @@ class Tiles:
 
 
 def tiles_for(tensor: Tensor) -> Tiles:
-    """Block sizes of the portable kernels for the dtype and device of ``tensor``."""
+    """Return block sizes of the portable kernels for the dtype and device of ``tensor``."""
     if not tensor.is_cuda:
-        return Tiles(32, 32, 16, 4, 1)  # the interpreter; small, so that tests cross the edges
+        return Tiles(32, 32, 16, 4, 1)  # the interpreter; small, so tests cover the edges of blocks
     if tensor.dtype == torch.float32:
         return Tiles(64, 64, 32, 4, 3)
     return Tiles(128, 128, 64, 8, 3)
 
 
 def tile_classes(width: int) -> int:
-    """Classes in a tile of the Hopper kernels."""
+    """Return the number of classes in a tile of the Hopper kernels."""
     return 128 if width <= RESIDENT else 256
 
 
 def marked_shape(rows: int, classes: int, width: int) -> tuple[int, int]:
-    """Shape of the marks of tiles that hold a label: groups of rows, tiles."""
+    """Return the shape of the marks of tiles with a label: groups of rows by tiles."""
     return cdiv(rows, GROUP), cdiv(classes, tile_classes(width))
 
 
 def whole_tiles(classes: int) -> int:
-    """Classes rounded up to a multiple of every kernel's tile: room for a value of each."""
+    """Round the number of classes up to a multiple of every kernel's tile."""
     return cdiv(classes, 256) * 256
 
 
 def cdiv(value: int, step: int) -> int:
-    """Quotient rounded up; Triton's own is slow outside a kernel."""
+    """Return the quotient rounded up; Triton's own function is slow outside a kernel."""
     return -(-value // step)
 
 
 def row_blocks(width: int) -> dict[str, int]:
-    """Launch options of the kernels that hold whole rows: about 1,024 values per warp."""
+    """Return launch options of the kernels that hold whole rows: about 1,024 values per warp."""
     padded = max(16, 1 << (width - 1).bit_length())
     return {
         "BLOCK_R": max(1, 1024 // padded),
@@ -274,10 +275,10 @@ def row_blocks(width: int) -> dict[str, int]:
 
 
 def shares_for(rows: int, classes: int, tiles: Tiles, tensor: Tensor) -> tuple[int, int]:
-    """Split of the classes so that few rows still fill the device: (tiles per share, shares)."""
+    """Split the classes so few rows still fill the device, into (tiles per share, shares)."""
     blocks = -(-rows // tiles.rows)
     tiles_in_all = -(-classes // tiles.classes)
-    # four blocks for every multiprocessor hide each other's waiting for memory
+    # four blocks per multiprocessor hide each other's waiting for memory
     wanted = max(1, min(tiles_in_all, -(-4 * processors(tensor.device) // blocks)))
     per_share = -(-tiles_in_all // wanted)
     return per_share, -(-tiles_in_all // per_share)
@@ -285,12 +286,12 @@ def shares_for(rows: int, classes: int, tiles: Tiles, tensor: Tensor) -> tuple[i
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """Multiprocessors of the device; 1 for the interpreter."""
+    """Return the number of multiprocessors of the device; 1 for the interpreter."""
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def precision_of(tensor: Tensor) -> str:
-    """How float32 products are formed: three tf32 products on a GPU, about float32's accuracy."""
+    """Return how to form float32 products; three tf32 products on a GPU come close to float32."""
     return "tf32x3" if tensor.is_cuda else "exact"

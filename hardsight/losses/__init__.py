@@ -1,4 +1,4 @@
-"""Losses of the three papers: functions from tensors to a loss, each with a module twin."""
+"""Losses of the three papers, each as a function of tensors and as a module."""
 
 from hardsight.losses._amc import AMCLoss as AMCLoss
 from hardsight.losses._amc import amc_loss as amc_loss

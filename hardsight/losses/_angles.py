@@ -1,4 +1,4 @@
-"""Angles as logits."""
+"""Logits made of angles."""
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ from hardsight.geometry import pairwise_angles, target_angles, widen_together
 def avh_logits(
     embeddings: Tensor, class_weights: Tensor, *, scale: float, labels: Tensor | None = None
 ) -> Tensor:
-    r"""Angles as logits, for any loss of logits.
+    r"""Negative scaled angles to the class weights, as logits for any loss of logits.
 
     .. math:: z_k = -s\,\angle(x, w_k)
 
@@ -18,13 +18,13 @@ def avh_logits(
         embeddings: ``[N, D]``, any scale.
         class_weights: ``[C, D]``, any scale.
         scale: :math:`s > 0`.
-        labels: if given, ``[N]``, the angle to the labelled class is exact even under
-            ``torch.compile`` and ``torch.func``, where near-aligned pairs cannot be picked out.
-            A label outside ``[0, C)`` picks none.
+        labels: ``[N]``, optional. With labels, the angle to the labelled class is exact even under
+            ``torch.compile`` and ``torch.func``, where nearly aligned pairs cannot be picked out.
+            A label outside ``[0, C)`` has no effect.
 
     Returns:
         ``[N, C]`` in ``[-scale * pi, 0]``, float32 or wider. Eq. (5) has :math:`s(\pi - \angle)`;
-        the constant cancels in the softmax and would cost digits.
+        the constant cancels in the softmax and would only cost precision.
 
     Raises:
         OptionError: ``scale`` is not positive.
@@ -45,17 +45,17 @@ def avh_logits(
     if labels is None:
         return -scale * angles
     check_tensors(labels=labels)
-    if labels.is_floating_point():  # soft labels: no class is the own one
+    if labels.is_floating_point():  # soft labels have no single labelled class
         return -scale * angles
     check_rows(embeddings=embeddings, labels=labels)
     if labels.ndim != 1:
         raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
-    labels = labels.long()  # a number of classes may not fit 8 bits
+    labels = labels.long()  # the number of classes may not fit 8 bits
     inside = (labels >= 0) & (labels < class_weights.shape[0])
-    # class 0 stands in for a label that is not a class, so that nothing is read out of
-    # bounds; the loss leaves such rows out
+    # class 0 stands in for a label that is not a class, to keep indexes in bounds; the loss
+    # ignores such rows
     index = labels.masked_fill(~inside, 0)
-    # a matrix product gives small angles to 2e-4 at best; the pair that the gradient pulls on is
-    # exact
+    # a matrix product gives small angles to 2e-4 at best, so measure the labelled pair, which the
+    # gradient pulls on, exactly
     exact = target_angles(embeddings, index, class_weights)
     return -scale * angles.scatter(1, index.unsqueeze(1), exact.unsqueeze(1))

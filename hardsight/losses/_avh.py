@@ -36,11 +36,11 @@ def avh_loss(
         scale: :math:`s > 0`, left to cross-validation by the paper.
         label_smoothing: as in ``cross_entropy``.
         weight: one factor per class, ``[C]``.
-        ignore_index: label of examples that take no part.
+        ignore_index: label of examples to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
-        process_group: ranks that the classes are split over, each with rows and a part of
-            ``class_weights`` of its own; see :class:`AVHLoss`.
+        process_group: ranks that the classes are split over. Each passes its own rows and its own
+            part of ``class_weights``; see :class:`AVHLoss`.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)``; float32 or wider. The gradient is
@@ -60,7 +60,7 @@ def avh_loss(
         Chen et al., Angular Visual Hardness, ICML 2020, Eq. (5).
         Deviation: Eq. (5) as printed is the probability itself; the loss is its negative log.
     """
-    # the function in bounded memory knows how to share classes over ranks; one such code is enough
+    # the version in bounded memory already splits classes over ranks
     if process_group is not None:
         refuse_smoothing(label_smoothing)
         return linear_avh_loss(
@@ -93,15 +93,16 @@ class AVHLoss(HeadLossModule):
 
     ``AVHLoss(num_classes, embedding_dim, scale=...)`` draws them as ``torch.nn.Linear`` does;
     ``AVHLoss.from_head(model.fc, scale=...)`` shares those of a layer. ``logits(embeddings)``
-    gives the angular logits for prediction.
+    returns the angular logits for prediction.
 
-    With ``process_group`` the ``num_classes`` classes are split over its ranks, so that more of
-    them fit than one device holds. Each rank calls the loss with its own rows and gets the loss of
-    the rows of all; labels count the classes of all ranks. No N x C matrix is formed. Do not hand
-    the class weights to ``DistributedDataParallel``, which would average what differs: wrap the
-    network, not the loss. Checkpoints do not depend on the number of ranks:
+    With ``process_group`` the ``num_classes`` classes are split over its ranks, which allows more
+    classes than fit on one device. Each rank calls the loss with its own rows and gets the loss
+    over the rows of all ranks; labels count the classes of all ranks. No N x C matrix is formed.
+    Wrap the network in ``DistributedDataParallel``, not the loss: it would average class weights
+    that belong to different classes. Checkpoints do not depend on the number of ranks:
     ``torch.distributed.checkpoint`` stores ``class_weights`` whole and gives each rank its part,
-    and the weights of an unsharded loss are taken too. ``logits`` are those of the rank's classes.
+    and it also loads the weights of an unsharded loss. ``logits`` returns only the logits of the
+    rank's own classes.
 
     Example:
         >>> criterion = AVHLoss(10, 128, scale=8.0)

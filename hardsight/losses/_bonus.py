@@ -1,4 +1,4 @@
-r"""The bonus of the encouraging loss, as a part that adds to any loss of logits."""
+r"""The bonus of the encouraging loss, which can be added to any loss of logits."""
 
 import math
 
@@ -33,10 +33,10 @@ def encouraging_bonus(
     .. math:: \mathrm{bonus}(p) = \begin{cases} \log(1 - p) & p \le LE \\
               \log(1 - LE) - \frac{p - LE}{1 - LE} & p > LE \end{cases}
 
-    Added to cross-entropy with the same options it is the encouraging loss; it adds to
-    :func:`~hardsight.losses.focal_loss`, to label smoothing, to large-margin softmax (give it
-    :func:`~hardsight.losses.large_margin_logits`) and to angular losses
-    (:func:`~hardsight.losses.avh_logits`) in the same way.
+    Cross-entropy plus this bonus, with the same options, is the encouraging loss. Add the bonus to
+    :func:`~hardsight.losses.focal_loss`, to label smoothing, to large-margin softmax (with
+    :func:`~hardsight.losses.large_margin_logits`) and to angular losses (with
+    :func:`~hardsight.losses.avh_logits`) in the same way.
 
     Args:
         logits: ``[N, C]``, ``[N, C, ...]`` or ``[C]``.
@@ -46,16 +46,16 @@ def encouraging_bonus(
             :math:`\cos(\pi p) - 1`.
         log_end: :math:`LE` in ``[0, 1]``, where the log turns into its tangent; 1 is the normal
             bonus, smaller is more conservative. Only for ``"log"``.
-        bonus_start: the aggressive bonus: 0 up to this probability, after it the bonus minus its
-            value there. The log then runs on to 1: ``log_end`` is not used with it.
+        bonus_start: for the aggressive bonus: 0 up to this probability, and after it the bonus
+            minus its value there. The log then continues to 1, and ``log_end`` is not used.
         power: the exponent of ``"power"``, at least 1.
-        clamp: 1 - p counts as no less than this inside the log; 0 for the equation itself. The
-            paper's 1e-5 ends the bonus of an example at log-odds of 11.5. Without it the normal
-            and the aggressive bonus have no end, and easy examples outweigh the others.
-        label_smoothing: as in ``cross_entropy``; the bonus of every class under the smoothed
-            target distribution.
+        clamp: lower bound of 1 - p inside the log; 0 for the equation itself. The paper's 1e-5
+            ends the bonus of an example at log-odds of 11.5. Without it the normal and the
+            aggressive bonus are unbounded, and easy examples outweigh the others.
+        label_smoothing: as in ``cross_entropy``; the bonuses of all classes are averaged under the
+            smoothed target distribution.
         weight: one factor per class, ``[C]``.
-        ignore_index: label of examples that take no part.
+        ignore_index: label of examples to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
 
@@ -147,7 +147,7 @@ def bonus_curve(
         curve, start_value = _power_curve(power), -((bonus_start or 0.0) ** power)
     elif bonus == "cosine":
         curve, start_value = _cosine, math.cos(math.pi * (bonus_start or 0.0)) - 1
-    # its tangent needs 1 - log_end > 0
+    # the tangent needs 1 - log_end > 0
     elif bonus_start is None and log_end < 1:
         return _conservative_curve(log_end)
     else:
@@ -158,7 +158,7 @@ def bonus_curve(
 def _normal_curve(clamp: float) -> Curve:
     def curve(log_odds: Tensor) -> Tensor:
         value = F.logsigmoid(-log_odds)  # log(1 - p)
-        # log(max(1 - p, clamp)): beyond it there is no gradient, as in the paper
+        # log(max(1 - p, clamp)), without a gradient beyond the clamp, as in the paper
         return value.clamp_min(math.log(clamp)) if clamp else value
 
     return curve
@@ -168,7 +168,7 @@ def _conservative_curve(log_end: float) -> Curve:
     rest_end = 1 - log_end
 
     def curve(log_odds: Tensor) -> Tensor:
-        # in terms of 1 - p, whose gradient does not round to 0 when p rounds to 1
+        # in terms of 1 - p, since its gradient does not round to 0 when p rounds to 1
         rest = torch.sigmoid(-log_odds)
         tangent = math.log(rest_end) - 1 + rest / rest_end
         return torch.where(rest >= rest_end, F.logsigmoid(-log_odds), tangent)
@@ -178,7 +178,7 @@ def _conservative_curve(log_end: float) -> Curve:
 
 def _power_curve(power: float) -> Curve:
     def curve(log_odds: Tensor) -> Tensor:
-        # p^k by the log of p, which keeps its digits where p rounds to 0 or 1
+        # p^k through log p, which stays precise when p rounds to 0 or 1
         return -torch.exp(power * F.logsigmoid(log_odds))
 
     return curve
@@ -190,7 +190,7 @@ def _cosine(log_odds: Tensor) -> Tensor:
 
 def _started(curve: Curve, start: float, start_value: float) -> Curve:
     def started(log_odds: Tensor) -> Tensor:
-        # "greater": an example exactly at the start has no bonus yet
+        # strictly greater: an example exactly at the start has no bonus yet
         active = torch.sigmoid(log_odds) > start
         return (curve(log_odds) - start_value).masked_fill(~active, 0.0)
 

@@ -14,12 +14,12 @@ from hardsight.registry import loss
 
 
 def mrkld(logits: Tensor, *, reduction: str = "mean", check_finite: bool = False) -> Tensor:
-    r"""Model regulariser: divergence of the prediction from the uniform distribution.
+    r"""Divergence of the prediction from the uniform distribution, as a model regulariser.
 
     .. math:: \mathrm{KL}(u \,\|\, p) = -\log C - \frac{1}{C}\sum_c \log p_c
 
-    Added to the loss of pseudo-labelled examples with a weight (.1 in the paper; the published
-    code multiplies twice, .01).
+    Add it to the loss of pseudo-labelled examples with a weight of .1, as in the paper. The
+    published code multiplies by it twice, which gives .01.
 
     Args:
         logits: ``[N, C]``, ``[N, C, ...]`` or ``[C]``.
@@ -27,8 +27,8 @@ def mrkld(logits: Tensor, *, reduction: str = "mean", check_finite: bool = False
         check_finite: raise on a non-finite value, naming the examples.
 
     Returns:
-        A scalar, or ``[N]`` (``[N, ...]``) for ``"none"``, in ``[0, inf)``; 0 if every class is
-        as likely. Float32 or wider.
+        A scalar, or ``[N]`` (``[N, ...]``) for ``"none"``, in ``[0, inf)``; 0 if all classes are
+        equally likely. Float32 or wider.
 
     Raises:
         ShapeError: ``logits`` is not floating point or has no classes.
@@ -40,11 +40,10 @@ def mrkld(logits: Tensor, *, reduction: str = "mean", check_finite: bool = False
 
     Reference:
         Zou et al., Confidence Regularized Self-Training, ICCV 2019, Table 1 (MRKLD).
-        Deviation: the constant :math:`-\log C` is kept, so that the smallest value is 0.
+        Deviation: the constant :math:`-\log C` is kept, which makes the smallest value 0.
     """
     z = _floating_classes_last(logits)
-    # the divergence from uniform is the mean of -log p less log C, which is 0 for a uniform
-    # prediction
+    # the mean of -log p minus log C, which is 0 for a uniform prediction
     values = -z.log_softmax(dim=-1).mean(dim=-1) - math.log(z.shape[-1])
     return reduce_loss(values, reduction, check_finite=check_finite)
 
@@ -62,17 +61,17 @@ class MRKLD(LossModule):
 
 
 def lrent(logits: Tensor, thresholds: Tensor | None = None, *, alpha: float = 0.25) -> Tensor:
-    r"""Label regulariser: the soft pseudo-label that an entropy term asks for.
+    r"""Soft pseudo-labels that minimise the loss plus an entropy term, as a label regulariser.
 
     .. math:: \hat y_c \propto \left(p_c / \lambda_c\right)^{1/\alpha}
 
     Args:
         logits: ``[N, C]``.
-        thresholds: :math:`\lambda_c` per class in ``(0, 1]``, ``[C]``; all 1 unless given.
+        thresholds: :math:`\lambda_c` per class in ``(0, 1]``, ``[C]``; all 1 by default.
         alpha: :math:`\alpha > 0`, .25 in the paper; towards 0 the label becomes one-hot.
 
     Returns:
-        ``[N, C]``, rows sum to 1, without gradient; a soft label for
+        ``[N, C]`` whose rows sum to 1, without gradient: soft labels for
         :func:`~hardsight.losses.encouraging_loss` or ``cross_entropy``.
 
     Raises:
@@ -90,20 +89,21 @@ def lrent(logits: Tensor, thresholds: Tensor | None = None, *, alpha: float = 0.
     """
     if not alpha > 0:
         raise OptionError(f"expected alpha to be positive, got {alpha}")
-    # a label is a target: the entropy term must not pull on the model through it
+    # labels are targets, so no gradient may reach the model through them
     z = _floating_classes_last(logits).detach()
     if thresholds is not None:
         if list(thresholds.shape) != [z.shape[-1]]:
             raise ShapeError(
                 f"expected one threshold per class, [{z.shape[-1]}], got {list(thresholds.shape)}"
             )
-        # on a GPU the check would wait for the device
+        # only on a CPU: on a GPU the check would wait for the device
         if thresholds.device.type == "cpu" and not bool((thresholds > 0).all()):
             raise OptionError(
-                f"expected positive thresholds, got a smallest of {thresholds.min().item()}"
+                f"expected positive thresholds, got {thresholds.min().item()} as the smallest"
             )
         z = z - thresholds.to(z.dtype).log()
-    labels = (z / alpha).softmax(dim=-1)  # p / lambda up to a factor per row, which cancels
+    # z holds log(p / lambda) up to a constant per row, which cancels in the softmax
+    labels = (z / alpha).softmax(dim=-1)
     return labels if labels.ndim < 3 else labels.movedim(-1, 1)  # dense predictions [N, C, H, W]
 
 

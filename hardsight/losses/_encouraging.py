@@ -28,41 +28,42 @@ def encouraging_loss(
     .. math:: L(p_y) = -\log p_y + \mathrm{bonus}(p_y)
 
     With ``log_end=1`` the bonus is :math:`\log(1 - p)` and the loss is
-    :math:`\log\sum_{j \ne y} e^{z_j} - z_y`, whose gradient at the own logit is -1 for every
+    :math:`\log\sum_{j \ne y} e^{z_j} - z_y`, whose gradient at the labelled logit is -1 for every
     example. With ``log_end<1`` the log turns into its tangent at that probability.
 
     Args:
         logits: ``[N, C]``, ``[N, C, ...]`` or ``[C]``, any floating dtype.
         labels: class indices ``[N]``, ``[N, ...]`` or ``[]``, or probabilities of the shape of
             ``logits``.
-        log_end: where the log curve of the bonus ends, in ``[0, 1]``. The paper: 1 for MNIST and
-            iNaturalist, .75 for CIFAR and ImageNet, .5 for translation and graphs.
-        bonus_start: the aggressive bonus: no bonus up to this probability, the normal bonus minus
-            its value there after it. ``log_end`` is not used with it.
+        log_end: where the log curve of the bonus ends, in ``[0, 1]``. The paper uses 1 for MNIST
+            and iNaturalist, .75 for CIFAR and ImageNet, and .5 for translation and graphs.
+        bonus_start: for the aggressive bonus: 0 up to this probability, and after it the normal
+            bonus minus its value there. ``log_end`` is then not used.
         bonus: ``"log"``, ``"power"`` or ``"cosine"``; see
             :func:`~hardsight.losses.encouraging_bonus`.
         power: the exponent of ``bonus="power"``.
-        clamp: 1 - p counts as no less than this inside the log; 0 for the equation itself. The
-            paper's 1e-5 ends the bonus of an example at log-odds of 11.5. Without it the normal
-            and the aggressive bonus have no end, and easy examples outweigh the others.
-        label_smoothing: the smoothed target distribution :math:`q` is applied to the encouraging
-            loss of every class, :math:`\sum_c q_c L(p_c)`. (Published code combines the two in
-            four different ways.)
+        clamp: lower bound of 1 - p inside the log; 0 for the equation itself. The paper's 1e-5
+            ends the bonus of an example at log-odds of 11.5. Without it the normal and the
+            aggressive bonus are unbounded, and easy examples outweigh the others.
+        label_smoothing: the encouraging losses of all classes are averaged under the smoothed
+            target distribution :math:`q`, :math:`\sum_c q_c L(p_c)`. (Published code combines the
+            two in four different ways.)
         weight: one factor per class, ``[C]``; ``"mean"`` divides by the sum of the labels' weights.
-        ignore_index: label of examples that take no part.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``. Over no example the mean is NaN and the sum
-            0, as in ``torch.nn.functional.cross_entropy``, whose conventions all options follow.
+        ignore_index: label of examples to ignore.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. Without any example the mean is NaN and the
+            sum 0, as in ``torch.nn.functional.cross_entropy``, whose conventions all options
+            follow.
         check_finite: raise on a non-finite value, naming the examples.
 
     Returns:
         A scalar, or ``[N]`` (``[N, ...]``) for ``"none"``; unbounded below for ``log_end=1``.
-        Finite, and so is the gradient, for any finite logits. Float32 or wider.
+        The loss and its gradient are finite for any finite logits. Float32 or wider.
 
     Raises:
         ShapeError: the shapes do not fit, or there are fewer than 2 classes.
         LabelError: a label is outside ``[0, C)`` and is not ``ignore_index``.
         OptionError: an option is out of its range.
-        NonFiniteError: ``check_finite`` found a value.
+        NonFiniteError: ``check_finite`` found a NaN or an infinity.
 
     Example:
         >>> import torch
@@ -73,8 +74,8 @@ def encouraging_loss(
     Reference:
         Zhao et al., Well-classified Examples are Underestimated in Classification with Deep
         Neural Networks, AAAI 2022, Eq. (6) and Section 3.1.
-        Deviation: log-odds, and no clamp of ``1 - p`` by default, so that the gradient of the
-        best-classified examples is the equation's; ``log_end=1, clamp=1e-5`` is the paper's.
+        Deviation: log-odds, and no clamp of ``1 - p`` by default, which keeps the equation's
+        gradient for the best-classified examples; ``log_end=1, clamp=1e-5`` is the paper's loss.
     """
     curve = encouraging_curve(
         log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power, clamp=clamp
@@ -140,7 +141,7 @@ def encouraging_curve(
         bonus=bonus, log_end=log_end, bonus_start=bonus_start, power=power, clamp=clamp
     )
     if bonus == "log" and log_end == 1 and bonus_start is None and not clamp:
-        return _minus  # log(1 - p) - log p: exact, although the two logs would cancel
+        return _minus  # log(1 - p) - log p is exactly -log_odds; as two logs, digits would cancel
 
     def curve(log_odds: Tensor) -> Tensor:
         return cross_entropy_curve(log_odds) + reward(log_odds)

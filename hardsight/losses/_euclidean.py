@@ -1,4 +1,4 @@
-"""The Euclidean contrastive loss that AMC-Loss is measured against."""
+"""The Euclidean contrastive loss, the baseline that AMC-Loss is compared with."""
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ def euclidean_contrastive_loss(
     reduction: str = "mean",
     check_finite: bool = False,
 ) -> Tensor:
-    r"""Contrastive loss over Euclidean distances.
+    r"""Contrastive loss that pulls similar pairs together and others a distance apart.
 
     .. math:: L_{ij} = \begin{cases} \|x_i - x_j\|^2 & S_{ij} = 1 \\
               \max(0, m_e - \|x_i - x_j\|)^2 & S_{ij} = 0 \end{cases}
@@ -32,13 +32,13 @@ def euclidean_contrastive_loss(
     Args:
         embeddings: penultimate features, ``[N, D]``, not normalised.
         labels: class indices, ``[N]``.
-        logits: ``[N, C]``, for ``similarity="predictions"`` only.
+        logits: ``[N, C]``, only for ``similarity="predictions"``.
         margin: :math:`m_e > 0`, in units of the embeddings.
         pairs: ``"halves"``, ``"all"``, ``"hard"`` or ``"semi_hard"``, as in
             :func:`~hardsight.losses.amc_loss`.
         similarity: ``"labels"`` or ``"predictions"``, as there.
         average: ``"pairs"`` or ``"signs"``, as there.
-        ignore_index: label of examples that take no part in any pair.
+        ignore_index: label of examples to leave out of all pairs.
         gather: form pairs over the rows of all ranks, as there.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as there.
         check_finite: raise on a non-finite value, naming the pairs.
@@ -120,7 +120,7 @@ def _paired(first: Tensor, second: Tensor) -> Tensor:
 
 def _matrix(embeddings: Tensor) -> Tensor:
     rows = widen(embeddings)
-    # the form by inner products would cancel for rows close to each other
+    # through inner products, the distance of rows close to each other would lose its digits
     return torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
 
 

@@ -1,4 +1,4 @@
-"""Focal loss, the base to which the bonus adds."""
+"""Focal loss, to which the bonus of the encouraging loss can be added."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,7 +20,7 @@ def focal_loss(
     reduction: str = "mean",
     check_finite: bool = False,
 ) -> Tensor:
-    r"""Cross-entropy that turns away from well-classified examples.
+    r"""Cross-entropy that gives less weight to well-classified examples.
 
     .. math:: L(p_y) = -(1 - p_y)^\gamma \log p_y
 
@@ -31,10 +31,10 @@ def focal_loss(
         logits: ``[N, C]``, ``[N, C, ...]`` or ``[C]``.
         labels: class indices, or probabilities of the shape of ``logits``.
         gamma: the focusing exponent, at least 0; 0 is cross-entropy.
-        label_smoothing: as in ``cross_entropy``; the focal loss of every class under the smoothed
-            target distribution.
+        label_smoothing: as in ``cross_entropy``; the focal losses of all classes are averaged
+            under the smoothed target distribution.
         weight: one factor per class, ``[C]`` (the paper's alpha).
-        ignore_index: label of examples that take no part.
+        ignore_index: label of examples to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
 
@@ -57,7 +57,7 @@ def focal_loss(
         raise OptionError(f"expected gamma of at least 0, got {gamma}")
 
     def curve(log_odds: Tensor) -> Tensor:
-        # by its log, which keeps a gradient when p rounds to 1
+        # through its log, which keeps a gradient when p rounds to 1
         focus = (gamma * F.logsigmoid(-log_odds)).exp()  # (1 - p)^gamma
         return -focus * F.logsigmoid(log_odds)
 

@@ -1,4 +1,4 @@
-"""Online mining of hard examples: only the largest losses of a batch count."""
+"""Online mining of hard examples, which counts only the largest losses of a batch."""
 
 import torch
 from torch import Tensor
@@ -25,28 +25,28 @@ def hardest(
     .. math:: L = \frac{\sum_{i \in H} w_i \ell_i}{\sum_{i \in H} w_i}, \qquad
               |H| = \lceil \mathrm{keep} \cdot N \rceil
 
-    For any loss with one value per example: ``hardest(cross_entropy(logits, labels,
-    reduction="none"), keep=0.7)``. Wrong labels are hard, too: with noisy labels train on all
-    examples first, or drop suspects.
+    It works with any loss that has one value per example: ``hardest(cross_entropy(logits, labels,
+    reduction="none"), keep=0.7)``. Mislabelled examples are hard as well, so with noisy labels
+    train on all examples first, or drop suspects.
 
     Args:
         loss_per_example: any shape; every value is an example, such as a pixel.
         keep: share of the examples that count, in ``(0, 1]``, rounded up to a whole number; 1 is
-            the mean. A number of examples is not taken: pass ``k / N``.
-        weight: one factor per example, at least 0, of the shape of ``loss_per_example``; which
-            ones are hardest is decided before it is applied. An example of weight 0 takes no part:
-            it is not counted among the N, which is how ignored examples are left out.
-        reduction: ``"mean"``, ``"sum"``, or ``"none"``: the values, 0 for those left out.
+            the mean. For k examples pass ``k / N``.
+        weight: one factor per example, at least 0, of the shape of ``loss_per_example``. It is
+            applied after the hardest examples are chosen. An example of weight 0 is ignored and
+            not counted among the N.
+        reduction: ``"mean"``, ``"sum"``, or ``"none"`` for the values, 0 for those left out.
         check_finite: raise on a non-finite value, naming the examples.
 
     Returns:
-        A scalar, or the shape of ``loss_per_example`` for ``"none"``; float32 or wider. Of equal
-        losses the first in the batch is kept. NaN counts as the largest loss of all, so it is
-        never hidden by the choice; over no example the mean is NaN.
+        A scalar, or the shape of ``loss_per_example`` for ``"none"``; float32 or wider. Among
+        equal losses, those that come first in the batch are kept. NaN counts as the largest loss,
+        so the choice never hides it. Without any example the mean is NaN.
 
     Raises:
         OptionError: ``keep`` is outside ``(0, 1]``, or a weight is negative.
-        ShapeError: ``weight`` has another shape.
+        ShapeError: ``weight`` differs in shape.
 
     Example:
         >>> hardest(torch.tensor([0.1, 3.0, 0.2, 1.0]), keep=0.5)
@@ -59,7 +59,7 @@ def hardest(
     _check(loss_per_example, keep, weight)
     losses = widen(loss_per_example).flatten()
     weights = torch.ones_like(losses) if weight is None else weight.to(losses.dtype).flatten()
-    # a weight of 0 means "not there": such a row is not counted in the share either
+    # a weight of 0 means "not there", so such a row does not count in the share either
     takes_part = weights > 0
     factors = weights * _is_among_largest(losses.detach(), takes_part, keep)
     # not losses * factors alone: 0 times an infinite loss would be NaN
@@ -96,7 +96,7 @@ def _is_among_largest(losses: Tensor, takes_part: Tensor, keep: float) -> Tensor
     by_loss = losses.masked_fill(~takes_part, -torch.inf).argsort(descending=True, stable=True)
     # a stable sort by "takes part" keeps the order of losses among those that do
     order = by_loss.gather(0, (~takes_part[by_loss]).long().argsort(stable=True))
-    # in float64, and with room for its rounding, so that 0.07 of 100 is 7
+    # in float64 and with room for its rounding, or 0.07 of 100 would be 8
     count = (keep * takes_part.sum().double() - _ROUNDING).ceil()
     places = torch.arange(len(losses), device=losses.device)
     return torch.zeros_like(takes_part).scatter(0, order, (places < count) & takes_part[order])

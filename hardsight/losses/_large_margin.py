@@ -1,4 +1,4 @@
-"""Large-margin softmax: a harder angle for the labelled class."""
+"""Large-margin softmax, which makes the angle to the labelled class harder."""
 
 import dataclasses
 import math
@@ -38,14 +38,14 @@ def large_margin_softmax_loss(
     check_finite: bool = False,
     process_group: Group = None,
 ) -> Tensor:
-    r"""Cross-entropy in which the labelled class counts as further away than it is.
+    r"""Cross-entropy that treats the labelled class as farther away than it is.
 
     .. math:: L = -\log\frac{e^{\|w_y\|\|x\|\psi(\theta_y)}}
               {e^{\|w_y\|\|x\|\psi(\theta_y)} + \sum_{j \ne y} e^{w_j \cdot x}}, \qquad
               \psi(\theta) = (-1)^k\cos(m\theta) - 2k, \; \theta \in
               \left[\tfrac{k\pi}{m}, \tfrac{(k+1)\pi}{m}\right]
 
-    The bonus of the encouraging loss adds to it by ``log_end``; with another bonus,
+    ``log_end`` adds the bonus of the encouraging loss; for another bonus call
     ``encouraging_loss(large_margin_logits(...), labels, ...)``.
 
     Args:
@@ -53,17 +53,17 @@ def large_margin_softmax_loss(
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: rows of the classifier head, ``[C, D]``; no bias.
         margin: :math:`m`, a whole number of at least 1; 1 is cross-entropy.
-        blend: the paper's :math:`\lambda \ge 0` for the start of training; the own logit is
+        blend: the paper's :math:`\lambda \ge 0` for the start of training; the labelled logit is
             :math:`\|w_y\|\|x\|(\lambda\cos\theta + \psi(\theta)) / (1 + \lambda)`.
         log_end: adds the bonus of :func:`~hardsight.losses.encouraging_loss` with this LE.
-        clamp: of that bonus; 1e-5 with ``log_end=1`` in the paper on Encouraging Loss.
+        clamp: of this bonus; the paper on Encouraging Loss uses 1e-5 with ``log_end=1``.
         label_smoothing: as in ``cross_entropy``.
         weight: one factor per class, ``[C]``.
-        ignore_index: label of examples that take no part.
+        ignore_index: label of examples to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
-        process_group: ranks that the classes are split over, each with rows and a part of
-            ``class_weights`` of its own; see :class:`~hardsight.losses.AVHLoss`.
+        process_group: ranks that the classes are split over. Each passes its own rows and its own
+            part of ``class_weights``; see :class:`~hardsight.losses.AVHLoss`.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)`` without a bonus; float32 or wider.
@@ -174,7 +174,7 @@ def large_margin_logits(
     """The logits of :func:`large_margin_softmax_loss`, for any loss of logits.
 
     Returns:
-        ``[N, C]``, float32 or wider: inner products, with the labelled class's made smaller.
+        ``[N, C]``, float32 or wider: inner products, lowered for the labelled class.
 
     Example:
         >>> axes = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -188,13 +188,13 @@ def large_margin_logits(
     if labels.ndim != 1 or labels.is_floating_point():
         raise LabelError(
             f"expected labels to be class indices [N], got {labels.dtype} {list(labels.shape)}; "
-            "the margin needs one own class per example"
+            "the margin needs exactly one class per example"
         )
     _, own = kept_labels(labels, class_weights.shape[0], ignore_index)
     x, w = widen_together(embeddings, class_weights)
-    with torch.autocast(x.device.type, enabled=False):  # which would round the product
+    with torch.autocast(x.device.type, enabled=False):  # autocast would round the product
         logits = x @ w.T
-    # only the labelled class's logit changes, so one product serves all the others
+    # only the labelled logit changes, so one product gives all the others
     return logits.scatter(1, own.unsqueeze(1), _own_logits(x, own, w, margin, blend)[:, None])
 
 
@@ -202,14 +202,13 @@ def _own_logits(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, margin: int, blend: float
 ) -> Tensor:
     angles = target_angles(embeddings, labels, class_weights)
-    # blend / (1 + blend) of the plain cosine: the annealing of the reference, which
-    # eases the start of training
+    # the paper's annealing: mixing in the plain cosine makes the start of training easier
     cosine = (blend * torch.cos(angles) + _psi(angles, int(margin))) / (1 + blend)
     return row_norms(embeddings) * row_norms(class_weights[labels]) * cosine
 
 
 def _shard_logits(margin: int, blend: float) -> ShardLogits:
-    # the other classes are those of a plain linear head
+    # for the other classes the logits are those of a plain linear head
     linear = linear_shard_logits(None, "auto")
 
     def own(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
@@ -228,7 +227,7 @@ def _check_margin(margin: int, blend: float) -> None:
 
 def _psi(angles: Tensor, margin: int) -> Tensor:
     """Monotone continuation of ``cos(margin * angle)`` over ``[0, pi]``."""
-    # detached: psi is continuous, and the step of k must not enter the gradient
+    # detached, since psi is continuous: the step of k must not enter the gradient
     k = torch.floor(angles.detach() * margin / math.pi)
     sign = 1 - 2 * (k % 2)  # (-1)^k, Eq. 6
     return sign * torch.cos(margin * angles) - 2 * k

@@ -1,7 +1,7 @@
 r"""Log-odds of a linear head without its N x C matrix.
 
-:math:`m = z_y - \log\sum_{j \ne y} e^{z_j}` needs every logit, but only one chunk at a time: the
-forward pass keeps the running log-sum-exp ``[N]``, the backward pass computes each chunk again.
+:math:`m = z_y - \log\sum_{j \ne y} e^{z_j}` needs every logit, but only one chunk at a time. The
+forward pass keeps the running log-sum-exp ``[N]``; the backward pass recomputes each chunk.
 """
 
 from collections.abc import Callable
@@ -18,21 +18,22 @@ from hardsight.losses._reduce import check_choice
 
 # Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].
 ChunkLogits = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-# the sizes of a chunk: 4 MiB of float32 logits, which stays in a CPU's cache and fills a GPU
+# size of a chunk: 4 MiB of float32 logits, which stay in a CPU's cache and keep a GPU busy
 ROWS_AT_ONCE = 1024
 CLASSES_AT_ONCE = 1024
 
 
 def pick_impl(impl: str, embeddings: Tensor, class_weights: Tensor) -> str:
-    """The implementation to run: the one named, or for ``"auto"`` the fastest that can.
+    """Return the implementation to run, ``"torch"`` or ``"triton"``.
 
     Args:
-        impl: ``"torch"``, the plain version, ``"triton"``, its fused twin, or ``"auto"``.
-        embeddings: ``[N, D]``; on a GPU the fused twin is the faster one.
+        impl: ``"torch"`` for the plain version, ``"triton"`` for its fused twin, or ``"auto"`` for
+            the faster of those that can take these tensors.
+        embeddings: ``[N, D]``; on a GPU the fused twin is faster.
         class_weights: ``[C, D]``.
 
     Raises:
-        OptionError: ``impl`` is not one of them.
+        OptionError: ``impl`` is not one of the three.
     """
     check_choice("impl", impl, ("auto", "torch", "triton"))
     if impl != "auto":
@@ -44,10 +45,11 @@ def pick_impl(impl: str, embeddings: Tensor, class_weights: Tensor) -> str:
 
 
 def cast_for_linear(embeddings: Tensor, class_weights: Tensor, impl: str) -> tuple[Tensor, Tensor]:
-    """Both as a linear layer takes them: under autocast in its dtype; see ``linear_inputs``.
+    """Cast both tensors as a linear layer would, under autocast to its dtype.
 
-    Outside of autocast mixed dtypes are widened, never rounded. If that is slow here, it is said
-    once: on a GPU the kernels for float32 take about ten times as long as those for bfloat16.
+    See ``linear_inputs``. Outside of autocast mixed dtypes are widened, never rounded. A warning
+    says once if that is slow: on a GPU the float32 kernels take about ten times as long as those
+    for bfloat16.
     """
     check_tensors(embeddings=embeddings, class_weights=class_weights)
     cast = linear_inputs(embeddings, class_weights)
@@ -74,9 +76,9 @@ def other_logsumexp(
         bias: ``[C]`` or None.
 
     Returns:
-        ``[N]``. Forward and backward hold ``ROWS_AT_ONCE x CLASSES_AT_ONCE`` logits at a time, of
-        more rows if classes are few, and save nothing but the inputs and the result.
-        Differentiable once.
+        ``[N]``. Forward and backward hold ``ROWS_AT_ONCE x CLASSES_AT_ONCE`` logits at a time
+        (with few classes, of more rows) and save only the inputs and the result. Differentiable
+        once.
     """
     result: Tensor = _OtherLogSumExp.apply(  # type: ignore[no-untyped-call]
         chunk_logits, embeddings, labels, class_weights, bias
@@ -103,13 +105,12 @@ class _OtherLogSumExp(torch.autograd.Function):
                 b = None if bias is None else bias[classes]
                 logits = chunk_logits(embeddings[rows], class_weights[classes], b)
                 part = _without_own(logits, labels[rows], classes).logsumexp(dim=1)
-                # merged as logarithms: sums of exponentials would overflow
+                # merged as logarithms, since sums of exponentials would overflow
                 total = torch.logaddexp(total, part)
             parts.append(total)
         result = torch.cat(parts) if parts else embeddings.new_zeros(0, dtype=wide)
         ctx.chunk_logits = chunk_logits
-        # one number per row is kept for the backward pass; the logits are computed again, chunk by
-        # chunk
+        # keep one number per row for the backward pass, which recomputes the logits in chunks
         ctx.save_for_backward(embeddings, labels, class_weights, bias, result)
         return result
 
@@ -124,24 +125,24 @@ class _OtherLogSumExp(torch.autograd.Function):
         embeddings, labels, class_weights, bias, result = ctx.saved_tensors
         _, wants_rows, _, wants_weights, wants_bias = ctx.needs_input_grad
         wide = result.dtype
-        # sums over all chunks of classes are rounded once, at the end
+        # in the wide dtype, so sums over all chunks of classes are rounded only once, at the end
         row_grad = torch.zeros_like(embeddings, dtype=wide) if wants_rows else None
         weight_grad = torch.zeros_like(class_weights) if wants_weights else None
         bias_grad = torch.zeros_like(bias) if wants_bias else None
-        # classes outside: each gradient of a class is complete before the next chunk begins
+        # classes in the outer loop: their gradients are complete, and can be rounded, after each
         for classes in _chunks(len(class_weights), CLASSES_AT_ONCE):
-            # a leaf of its own, so that .grad collects this chunk alone
+            # a separate leaf, whose .grad collects only this chunk
             w = class_weights[classes].to(wide).detach().requires_grad_(wants_weights)
             b = None
             if bias is not None:
                 b = bias[classes].to(wide).detach().requires_grad_(wants_bias)
             for rows in _chunks(len(embeddings), _rows_at_once(class_weights)):
                 x = embeddings[rows].to(wide).detach().requires_grad_(wants_rows)
-                with torch.autocast(x.device.type, enabled=False):  # which would round products
+                with torch.autocast(x.device.type, enabled=False):  # autocast would round products
                     with torch.enable_grad():
                         logits = ctx.chunk_logits(x, w, b)
                     others = _without_own(logits.detach(), labels[rows], classes)
-                    # the softmax over the other classes: what each of their logits contributes
+                    # the softmax over the other classes, the gradient of their log-sum-exp
                     share = (others - result[rows, None]).exp()
                     # sums into x.grad, w.grad and b.grad
                     torch.autograd.backward(logits, share * grad[rows, None])
@@ -156,7 +157,7 @@ class _OtherLogSumExp(torch.autograd.Function):
 
 
 def _rows_at_once(class_weights: Tensor) -> int:
-    """Rows of a chunk of logits: a few large steps are faster than many, above all on a GPU."""
+    """Rows per chunk of logits; a few large steps are faster than many, above all on a GPU."""
     classes, width = class_weights.shape
     cells = ROWS_AT_ONCE * CLASSES_AT_ONCE
     # the second bound keeps the copies of rows, r x D, within eight times the logits

@@ -37,9 +37,9 @@ def linear_avh_loss(
 ) -> Tensor:
     r""":func:`~hardsight.losses.avh_loss` without its N x C matrix of angles.
 
-    Values and gradients are those of the plain loss, computed chunk by chunk: the extra memory
-    does not grow with N x C. Under ``torch.autocast`` both tensors are rounded to its dtype first,
-    as a linear layer does it, and each gradient comes back in the dtype of its own tensor.
+    Values and gradients are those of the plain loss, computed chunk by chunk, so the extra memory
+    does not grow with N x C. Under ``torch.autocast`` both tensors are first rounded to its dtype,
+    as in a linear layer, and each gradient comes back in the dtype of its own tensor.
 
     Args:
         embeddings: penultimate features, ``[N, D]``, any scale.
@@ -47,18 +47,19 @@ def linear_avh_loss(
         class_weights: rows of the classifier head, ``[C, D]``, any scale; no bias.
         scale: :math:`s > 0`.
         margin_rad: added to the angle of the labelled class, as in ArcFace; 0 is the paper's loss.
-            Logits are linear in angles here, so taking m off the own logit, as CosFace does, is
-            ``margin_rad=m / scale``.
-        label_smoothing: as in ``cross_entropy``. All logits of an example then have a part in its
-            loss: rows are taken some at a time, in plain torch, also on a GPU.
+            Logits are linear in angles here, so to subtract m from the labelled logit, as CosFace
+            does, pass ``margin_rad=m / scale``.
+        label_smoothing: as in ``cross_entropy``. The loss of an example then needs all its logits,
+            so rows are processed a few at a time, in plain torch even on a GPU.
         weight: one factor per class, ``[C]``.
-        ignore_index: label of examples that take no part.
+        ignore_index: label of examples to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
-        impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU), or ``"auto"``, the faster. Under
-            ``torch.func``, and on a CPU under ``torch.compile``, the plain angles are formed.
-        process_group: ranks that the classes are split over, each with rows and a part of
-            ``class_weights`` of its own; see :class:`~hardsight.losses.AVHLoss`.
+        impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU), or ``"auto"`` for the faster of
+            the two. Under ``torch.func``, and on a CPU under ``torch.compile``, the full matrix of
+            angles is formed.
+        process_group: ranks that the classes are split over. Each passes its own rows and its own
+            part of ``class_weights``; see :class:`~hardsight.losses.AVHLoss`.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)``; float32 or wider. Differentiable once.
@@ -78,7 +79,7 @@ def linear_avh_loss(
     """
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
-    # before anything is measured: a rounded weight has another angle
+    # before any angle is measured, since a rounded weight has a different angle
     embeddings, class_weights = cast_for_linear(embeddings, class_weights, impl)
     if process_group is not None:
         refuse_smoothing(label_smoothing)
@@ -98,13 +99,13 @@ def linear_avh_loss(
     if label_smoothing != 0:
 
         def row_logits(rows: Tensor, own: Tensor) -> Tensor:
-            # smoothing needs every logit of a row, so it goes row by row instead of class by class
+            # smoothing needs every logit of a row, so chunks are of rows instead of classes
             logits = avh_logits(rows, class_weights, scale=scale, labels=own)
             if margin_rad == 0:
                 return logits
-            # a margin on the own angle lowers its logit by scale times as much
-            taken_off = torch.full_like(logits[:, :1], scale * margin_rad)
-            return logits - torch.zeros_like(logits).scatter(1, own[:, None], taken_off)
+            # a margin on the labelled angle lowers its logit by scale times as much
+            lowered_by = torch.full_like(logits[:, :1], scale * margin_rad)
+            return logits - torch.zeros_like(logits).scatter(1, own[:, None], lowered_by)
 
         return smoothed_loss(
             cross_entropy_curve, row_logits, embeddings, labels, len(class_weights), weight=weight,
@@ -112,7 +113,7 @@ def linear_avh_loss(
             check_finite=check_finite,
         )  # fmt: skip
     fused = pick_impl(impl, embeddings, class_weights) == "triton"
-    # a plain mean or sum is reduced in the kernel; anything else reads one value per example
+    # the kernel reduces a plain mean or sum itself; anything else needs one value per example
     if fused and is_plain_reduction(reduction, weight, check_finite):
         x, w = fused_inputs(embeddings, class_weights)
         return angular_loss(
@@ -123,7 +124,7 @@ def linear_avh_loss(
     twin = _log_odds_fused if fused else _log_odds_torch
     log_odds = twin(embeddings, own, class_weights, scale)
     if margin_rad != 0:
-        # the margin is the same for every example, so it may be taken off afterwards
+        # the margin is the same for every example, so it can be subtracted afterwards
         log_odds = log_odds - scale * margin_rad
     return log_odds_loss(
         cross_entropy_curve, log_odds, kept, own, weight, class_weights, reduction, check_finite
@@ -173,7 +174,7 @@ class LinearAVHLoss(HeadLossModule):
 
 
 def _shard_logits(scale: float, margin_rad: float, impl: str) -> ShardLogits:
-    # a shard's own angle with and without the margin: others of the shard are judged without it
+    # the margin applies only to the labelled logit, not when its class counts among the others
     def plain(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
         return -scale * target_angles(embeddings, place, class_weights)
 

@@ -43,32 +43,32 @@ def linear_encouraging_loss(
     r"""``encouraging_loss(embeddings @ class_weights.T + bias, labels)`` without the logits.
 
     Values and gradients are those of :func:`~hardsight.losses.encouraging_loss` over the logits,
-    computed chunk by chunk: the extra memory does not grow with N x C. Hard labels only. Under
-    ``torch.autocast`` embeddings and class weights are rounded to its dtype first, as a linear
-    layer does it, and each gradient comes back in the dtype of its own tensor.
+    computed chunk by chunk, so the extra memory does not grow with N x C. Labels must be class
+    indices. Under ``torch.autocast`` embeddings and class weights are first rounded to its dtype,
+    as in a linear layer, and each gradient comes back in the dtype of its own tensor.
 
     Args:
         embeddings: penultimate features, ``[N, D]``.
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: rows of the classifier head, ``[C, D]``.
         bias: of the head, ``[C]``, or None.
-        log_end: as in :func:`~hardsight.losses.encouraging_loss`, and so are
-            ``bonus_start``, ``bonus``, ``power``, ``clamp``, ``weight``, ``ignore_index``,
-            ``reduction`` and ``check_finite``.
+        log_end: as in :func:`~hardsight.losses.encouraging_loss`, like ``bonus_start``, ``bonus``,
+            ``power``, ``clamp``, ``weight``, ``ignore_index``, ``reduction`` and ``check_finite``.
         bonus_start: see there.
         bonus: see there.
         power: see there.
         clamp: see there.
-        label_smoothing: see there. All logits of an example then have a part in its loss: rows are
-            taken some at a time, in plain torch, also on a GPU.
+        label_smoothing: see there. The loss of an example then needs all its logits, so rows are
+            processed a few at a time, in plain torch even on a GPU.
         weight: see there.
         ignore_index: see there.
         reduction: see there.
         check_finite: see there.
-        impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU), or ``"auto"``, the faster. Under
-            ``torch.func``, and on a CPU under ``torch.compile``, the plain logits are formed.
-        process_group: ranks that the classes are split over, each with rows and a part of
-            ``class_weights`` and ``bias`` of its own; see :class:`~hardsight.losses.AVHLoss`.
+        impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU), or ``"auto"`` for the faster of
+            the two. Under ``torch.func``, and on a CPU under ``torch.compile``, the full matrix of
+            logits is formed.
+        process_group: ranks that the classes are split over. Each passes its own rows and its own
+            part of ``class_weights`` and ``bias``; see :class:`~hardsight.losses.AVHLoss`.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``; float32 or wider. Differentiable once.
@@ -114,7 +114,7 @@ def linear_encouraging_loss(
             label_smoothing=label_smoothing, reduction=reduction, check_finite=check_finite,
         )  # fmt: skip
     fused = pick_impl(impl, embeddings, class_weights) == "triton"
-    # the curves that the kernel knows; other bonuses go through the log-odds
+    # the kernel knows only these curves; other bonuses go through the log-odds
     is_paper_curve = bonus == "log" and bonus_start is None and (log_end < 1 or clamp == 0)
     if fused and is_paper_curve and is_plain_reduction(reduction, weight, check_finite):
         x, w = fused_inputs(embeddings, class_weights)
@@ -181,11 +181,11 @@ class LinearEncouragingLoss(HeadLossModule):
 
     @classmethod
     def from_head(cls, head: nn.Module, **options: Any) -> Self:
-        """The same loss over the weight and bias of ``head``, shared with it, not copied."""
+        """Build the loss on the weight and bias of ``head``, which are shared and not copied."""
         module = super().from_head(head, **options)
         bias = getattr(head, "bias", None)
-        # so that an optimizer of this module finds it
-        if isinstance(bias, Tensor) and not isinstance(bias, nn.Parameter):  # such as a buffer
+        # a bias that is not a parameter, such as a buffer, becomes one, so optimizers find it
+        if isinstance(bias, Tensor) and not isinstance(bias, nn.Parameter):
             bias = nn.Parameter(bias, requires_grad=bias.requires_grad)
         module.bias = bias
         return module
@@ -206,13 +206,13 @@ def check_linear(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> N
             f"expected labels to be class indices [N], got {labels.dtype} {list(labels.shape)}; "
             "soft labels need the loss of logits"
         )
-    # of a single class the probability is always 1, and there is nothing to learn
+    # the probability of a single class is always 1, so there is nothing to learn
     if class_weights.shape[0] < 2:
         raise ShapeError(f"expected at least 2 classes, got {list(class_weights.shape)}")
 
 
 def is_plain_reduction(reduction: str, weight: Tensor | None, check_finite: bool) -> bool:
-    """Whether the kernels reduce the loss themselves: a plain mean or sum, and nothing more."""
+    """Whether the kernels can reduce the loss themselves, as a plain mean or sum."""
     return reduction in ("mean", "sum") and weight is None and not check_finite
 
 
@@ -227,7 +227,7 @@ def log_odds_loss(
     check_finite: bool,
 ) -> Tensor:
     """``curve`` over the label's log-odds, weighted and reduced as in ``cross_entropy``."""
-    # where, not a product: the curve of a row that takes no part may be infinite
+    # where, not a product: the curve of an ignored row may be infinite, and 0 * inf is NaN
     values = torch.where(kept, curve(log_odds), 0.0)
     divisor = kept.sum()
     if weight is not None:
@@ -242,7 +242,7 @@ def log_odds_loss(
 
 
 def linear_shard_logits(bias: Tensor | None, impl: str) -> ShardLogits:
-    """The logits of a linear head, of some of its classes."""
+    """The logits of a linear head for the classes of one shard."""
 
     def plain(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
         return _own_logits(embeddings, place, class_weights, bias)
@@ -261,7 +261,8 @@ def _own_logits(
     own = (widen(embeddings) * widen(class_weights[labels])).sum(dim=1)
     if bias is not None:
         own = own + bias[labels]
-    return own.masked_fill(labels < 0, math.nan)  # unchecked on a GPU: -1 picked the last class
+    # labels are not checked on a GPU, where -1 has picked the last class: NaN makes it visible
+    return own.masked_fill(labels < 0, math.nan)
 
 
 def _log_odds_fused(
@@ -274,6 +275,7 @@ def _log_odds_fused(
 def _log_odds_torch(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None
 ) -> Tensor:
+    # a trace cannot loop over chunks whose number depends on the shape
     if is_traced(embeddings) or is_traced(class_weights):
         return target_log_odds(_chunk_logits(embeddings, class_weights, bias), labels)
     own = _own_logits(embeddings, labels, class_weights, bias)
@@ -290,6 +292,6 @@ def _check_bias(bias: Tensor | None, num_classes: int) -> None:
 
 def _chunk_logits(rows: Tensor, class_weights: Tensor, bias: Tensor | None) -> Tensor:
     x, w = widen_together(rows, class_weights)
-    with torch.autocast(rows.device.type, enabled=False):  # which would round the product
+    with torch.autocast(rows.device.type, enabled=False):  # autocast would round the product
         logits = x @ w.T
     return logits if bias is None else logits + bias

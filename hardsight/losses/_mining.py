@@ -1,4 +1,4 @@
-"""Which rows of a batch are hard for each other: partners of every row, chosen by distance."""
+"""Mining of hard pairs: for every row of a batch, partners chosen by distance."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ MINED = ("hard", "semi_hard")
 
 
 class Partners(NamedTuple):
-    """One similar and one dissimilar row for every row; a row without one is its own partner.
+    """One similar and one dissimilar partner for every row.
+
+    A row without such a partner is its own partner.
 
     Attributes:
-        similar: row numbers, ``[N]``.
-        has_similar: whether there is one, ``[N]``.
-        dissimilar: row numbers, ``[N]``.
-        has_dissimilar: whether there is one, ``[N]``.
+        similar: row numbers of the similar partners, ``[N]``.
+        has_similar: whether a row has a similar partner, ``[N]``.
+        dissimilar: row numbers of the dissimilar partners, ``[N]``.
+        has_dissimilar: whether a row has a dissimilar partner, ``[N]``.
     """
 
     similar: Tensor
@@ -28,24 +30,24 @@ class Partners(NamedTuple):
 
 
 def partners(distances: Tensor, groups: Tensor, takes_part: Tensor, how: str) -> Partners:
-    """The farthest similar row of every row, and a near dissimilar one.
+    """Choose the farthest similar row of every row, and a near dissimilar one.
 
     The dissimilar row is the nearest one (``"hard"``), or the nearest of those that are farther
-    away than the similar row (``"semi_hard"``); if there are none, the farthest of all, so that a
-    model that has not learnt yet, whose similar rows are far away, is still pushed.
+    away than the similar row (``"semi_hard"``). If there are none, it is the farthest of all: early
+    in training, when similar rows are still far apart, the loss then still has a gradient.
 
     Args:
-        distances: between all rows, ``[N, N]``; a row of NaN is nobody's partner but its own, as
-            which its value is NaN: a broken row is neither chosen nor hidden.
-        groups: what must agree for two rows to be similar, ``[N]``.
-        takes_part: which rows may be in a pair at all, ``[N]``.
+        distances: between all rows, ``[N, N]``. A row of NaN is chosen only as its own partner,
+            where its value is NaN, so a broken row is neither paired with others nor hidden.
+        groups: two rows are similar if they agree in it, ``[N]``.
+        takes_part: which rows may be in a pair, ``[N]``.
         how: ``"hard"`` or ``"semi_hard"``.
     """
     own = torch.arange(len(distances), device=distances.device)
-    if not len(distances):  # an argmax over no column has no answer
+    if not len(distances):  # argmax raises without columns
         nobody = own.bool()
         return Partners(own, nobody, own, nobody)
-    # a row that is not finite has no distance to itself; it must reach the loss, and be seen there
+    # the distance of a non-finite row to itself is NaN, which must reach the loss to be seen there
     is_broken = distances.diagonal().isnan() & takes_part
     may_pair = takes_part[:, None] & takes_part & ~distances.isnan()
     agrees = groups[:, None] == groups
@@ -54,10 +56,10 @@ def partners(distances: Tensor, groups: Tensor, takes_part: Tensor, how: str) ->
     dissimilar = may_pair & ~agrees
     farthest = _masked(distances, similar, -math.inf).argmax(dim=1)
     has_similar = similar.any(dim=1)
-    # rows without a similar partner take the nearest dissimilar row of all
+    # rows without a similar partner take the nearest of all dissimilar rows
     reach = torch.where(has_similar, distances.gather(1, farthest[:, None])[:, 0], -math.inf)
     nearest = _masked(distances, dissimilar, math.inf).argmin(dim=1)
-    # semi-hard: the nearest of those beyond the similar partner; if there is none, the farthest
+    # semi-hard: the nearest row beyond the similar partner, or the farthest if there is none
     if how == "semi_hard":
         beyond = dissimilar & (distances > reach[:, None])
         nearest = torch.where(
@@ -67,7 +69,7 @@ def partners(distances: Tensor, groups: Tensor, takes_part: Tensor, how: str) ->
         )
     has_dissimilar = dissimilar.any(dim=1)
     return Partners(
-        # its own partner: the distance 0 is masked later, and indexes stay in range
+        # a row without partner gets its own number, which is in range; its value is masked later
         torch.where(has_similar, farthest, own),
         has_similar | is_broken,
         torch.where(has_dissimilar, nearest, own),

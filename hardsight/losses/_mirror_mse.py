@@ -25,14 +25,14 @@ def mirror_mse_loss(
     .. math:: L = \frac{1}{C}\sum_c (y_c - p_c)^2 - (y_c p_c)^2 - ((1 - y_c)(1 - p_c))^2
 
     For hard labels a term is :math:`1 - 2p` at the labelled class and :math:`2p - 1` elsewhere, so
-    the pull on a probability does not fade as it becomes right.
+    the gradient at a probability does not fade as it approaches its target.
 
     Args:
         logits: ``[N, C]``, ``[N, C, ...]`` or ``[C]``.
         labels: class indices, or targets in ``[0, 1]`` of the shape of ``logits``.
         activation: ``"softmax"`` or ``"sigmoid"``, from logits to :math:`p`.
-        bonus_weight: factor of the bonus, the last two terms; 0 is the mean squared error.
-        ignore_index: label of examples that take no part.
+        bonus_weight: factor of the bonus (the last two terms); 0 gives the mean squared error.
+        ignore_index: label of examples to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
 
@@ -41,7 +41,7 @@ def mirror_mse_loss(
         wider.
 
     Raises:
-        OptionError: ``activation`` is neither of the two.
+        OptionError: ``activation`` is not one of the two.
         ShapeError: the shapes do not fit, or there are fewer than 2 classes.
 
     Example:
@@ -52,8 +52,8 @@ def mirror_mse_loss(
 
     Reference:
         Zhao et al., Well-classified Examples are Underestimated in Classification with Deep
-        Neural Networks, AAAI 2022, Section 4.5. The paper is silent on how classes are averaged;
-        this is the mean, as in the published code.
+        Neural Networks, AAAI 2022, Section 4.5. The paper does not say how to average over
+        classes; this takes the mean, as the published code does.
     """
     check_choice("activation", activation, ("softmax", "sigmoid"))
     check_logits(logits, labels)
@@ -62,11 +62,11 @@ def mirror_mse_loss(
         kept, y = None, classes_last(labels.to(z.dtype))
     else:
         kept, own = kept_labels(labels, z.shape[-1], ignore_index)
-        # one-hot, from which the squared error and its mirror both follow
+        # one-hot targets, for the squared error and for its mirror
         y = torch.zeros_like(z).scatter(-1, own.unsqueeze(-1), 1.0)
     p = z.softmax(dim=-1) if activation == "softmax" else torch.sigmoid(z)
     mirrored = (y * p).square() + ((1 - y) * (1 - p)).square()
-    # the mean over classes, as torch's mse_loss has it
+    # the mean over classes, as in torch's mse_loss
     values = ((y - p).square() - bonus_weight * mirrored).mean(dim=-1)
     if kept is None:
         return reduce_loss(values, reduction, check_finite=check_finite)

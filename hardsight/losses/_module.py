@@ -1,4 +1,4 @@
-"""What the module twins share: keeping options, and owning class weights."""
+"""Base classes of the loss modules: one keeps the options, one also owns class weights."""
 
 import math
 from typing import Any, Self
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from hardsight.errors import HeadError
 from hardsight.ranks import as_distributed, classes_of, own_part, shard_of
 
-_ROWS_AT_ONCE = 65_536  # of class weights that are drawn together
+_ROWS_AT_ONCE = 65_536  # rows of class weights drawn at a time, which bounds the memory
 
 
 class LossModule(nn.Module):
@@ -17,8 +17,7 @@ class LossModule(nn.Module):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        # the names alone: values live as attributes, so that a schedule may change them between
-        # steps
+        # only the names: values live as attributes, where a schedule can change them between steps
         self._names = tuple(options)
         for name, value in options.items():
             if name == "weight":  # a tensor or None, as in torch.nn.CrossEntropyLoss
@@ -41,9 +40,9 @@ class HeadLossModule(LossModule):
     """A loss that owns the class weights, or shares those of a layer.
 
     Attributes:
-        class_weights: the parameter, ``[C, D]``, in the dtype it was created in or moved to; of the
-            rank's own classes if they are split over ranks.
-        own_classes: which of all classes these are.
+        class_weights: the parameter, ``[C, D]``, in the dtype it was created in or moved to. If
+            classes are split over ranks, it holds only those of this rank.
+        own_classes: which of all classes the rows of ``class_weights`` are.
     """
 
     process_group: Any = None
@@ -59,7 +58,7 @@ class HeadLossModule(LossModule):
     ) -> None:
         super().__init__(**options)
         group = options.get("process_group")
-        # with a group, this rank's classes only: a slice that all ranks agree on
+        # with a group, only this rank's classes: a slice that every rank computes the same way
         self.own_classes = slice(0, num_classes) if group is None else shard_of(num_classes, group)
         self._num_classes = num_classes
         own = self.own_classes.stop - self.own_classes.start
@@ -69,18 +68,16 @@ class HeadLossModule(LossModule):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the class weights as ``torch.nn.Linear`` draws its own.
+        """Draw the class weights from the same distribution as ``torch.nn.Linear``.
 
-        Ranks that share the classes draw the rows of all of them, block by block, and keep their
-        own: with one seed on all ranks, weights do not depend on the number of ranks.
+        If the classes are split over ranks, every rank draws all rows, block by block, and keeps
+        its own. With the same seed on all ranks, the weights do not depend on the number of ranks.
         """
         # the same distribution as torch.nn.Linear, whose gain for a = sqrt(5) is 1 / sqrt(fan_in)
         if self.process_group is None:
             nn.init.kaiming_uniform_(self.class_weights, a=math.sqrt(5))
             return
         bound = 1 / math.sqrt(self.class_weights.shape[1])
-        # every rank draws all classes in blocks and keeps its own, so that the weights do not
-        # depend on the number of ranks
         for begin in range(0, self._num_classes, _ROWS_AT_ONCE):
             count = min(_ROWS_AT_ONCE, self._num_classes - begin)
             block = self.class_weights.new_empty(count, self.class_weights.shape[1])
@@ -101,7 +98,7 @@ class HeadLossModule(LossModule):
         if self.process_group is not None:
             for name in self._shared_names:
                 local = destination[prefix + name]
-                # saved as one distributed tensor: any number of ranks can load it
+                # saved as one distributed tensor, which any number of ranks can load
                 destination[prefix + name] = as_distributed(
                     local, self._num_classes, self.process_group
                 )
@@ -115,11 +112,11 @@ class HeadLossModule(LossModule):
 
     @classmethod
     def from_head(cls, head: nn.Module, **options: Any) -> Self:
-        """The same loss over the weights of ``head``, shared with it, not copied.
+        """Build the loss on the weights of ``head``, which are shared and not copied.
 
         Args:
             head: a linear layer with ``weight [C, D]``.
-            options: the loss's options.
+            options: options of the loss.
 
         Raises:
             HeadError: ``head`` has no weight matrix.
@@ -130,10 +127,10 @@ class HeadLossModule(LossModule):
                 "expected a layer with a weight matrix [C, D], got "
                 f"{type(head).__name__}; pass the model's last linear layer"
             )
-        # "meta" draws and allocates nothing: the weights come from the layer
+        # "meta" draws and allocates nothing, since the weights come from the layer
         module = cls(weight.shape[0], weight.shape[1], device="meta", **options)
         module.class_weights = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
         if module.process_group is not None:
-            # the layer of a rank holds its own classes, so the whole is the sum over ranks
+            # each rank's layer holds only its own classes; all classes are the sum over ranks
             module.own_classes, module._num_classes = classes_of(len(weight), module.process_group)
         return module

@@ -1,4 +1,4 @@
-"""Contrastive losses: pairs of the rows of all ranks, their sign, and how they are averaged."""
+"""The computation behind the contrastive losses: forming pairs, similarity, averaging."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAIRS = ("halves", "all", *MINED)
 
 @dataclass(frozen=True)
 class Distance:
-    """One distance, between paired rows and between all rows."""
+    """A measure of distance, between paired rows and between all rows."""
 
     paired: Callable[[Tensor, Tensor], Tensor]  # [P, D], [P, D] -> [P]
     matrix: Callable[[Tensor], Tensor]  # [N, D] -> [N, N]
@@ -41,12 +41,12 @@ def contrastive_loss(
     reduction: str,
     check_finite: bool,
 ) -> Tensor:
-    """Squared distance of similar pairs, squared lack of distance of dissimilar ones."""
+    """Squared distance of similar pairs; for others, squared shortfall below ``margin``."""
     check_choice("pairs", pairs, PAIRS)
     check_choice("average", average, ("pairs", "signs"))
     check_matrix(embeddings=embeddings)
     groups, takes_part = pair_groups(embeddings, labels, logits, similarity, ignore_index)
-    # before pairs are formed: partners may be on other ranks
+    # gather before pairs are formed, since partners may be on other ranks
     if gather:
         embeddings, groups, takes_part = gather_pairs(embeddings, groups, takes_part)
     first, second, distances, kept, similar = _formed(
@@ -55,10 +55,10 @@ def contrastive_loss(
     values = torch.where(similar, distances, (margin - distances).clamp_min(0.0)).square()
     values = values.masked_fill(~kept, 0.0)
     if average == "signs" and reduction == "mean":
-        # the sum over both signs of means is reduced with a divisor of 1
+        # the values already sum to the result, so the divisor is 1
         values, divisor = _per_sign(values, similar, kept), torch.ones_like(kept.sum())
     else:
-        # a batch with rows but no pair costs 0, not 0 / 0
+        # a batch with rows but without a pair costs 0, not 0 / 0
         divisor = kept.sum().clamp_min(1)
     # a batch of one has no pair and costs 0; an empty batch is NaN, as in cross_entropy
     return reduce_loss(
@@ -83,12 +83,12 @@ class _Pairs(NamedTuple):
 def _formed(
     distance: Distance, embeddings: Tensor, groups: Tensor, takes_part: Tensor, pairs: str
 ) -> _Pairs:
-    """The pairs of a batch; those that are mined are chosen without a gradient."""
+    """Form the pairs of a batch; mined pairs are chosen without a gradient."""
     if pairs in MINED:
         return _mined(distance, embeddings, groups, takes_part, pairs)
     first, second = _pair_rows(len(embeddings), pairs, embeddings.device)
     if pairs == "halves":
-        # O(N) distances; the matrix is needed only if every row meets every other
+        # N / 2 distances; the whole matrix is needed only for all pairs
         distances = distance.paired(embeddings[first], embeddings[second])
     else:
         distances = distance.matrix(embeddings)[first, second]
@@ -100,12 +100,12 @@ def _mined(
     distance: Distance, embeddings: Tensor, groups: Tensor, takes_part: Tensor, how: str
 ) -> _Pairs:
     """Every row with its similar partner, then every row with its dissimilar one."""
-    # chosen without a gradient: the choice has none, and the matrix would be kept for it
+    # detached: the choice has no gradient, and autograd would keep the whole matrix for nothing
     chosen = partners(distance.matrix(embeddings.detach()), groups, takes_part, how)
     rows = torch.arange(len(embeddings), device=embeddings.device)
     first, second = torch.cat([rows, rows]), torch.cat([chosen.similar, chosen.dissimilar])
     kept = torch.cat([chosen.has_similar, chosen.has_dissimilar])
-    # distances of the chosen pairs again, exactly and with a gradient
+    # measure the chosen pairs again, exactly and with a gradient
     distances = distance.paired(embeddings[first], embeddings[second])
     is_similar = torch.cat([torch.ones_like(takes_part), torch.zeros_like(takes_part)])
     return _Pairs(first, second, distances, kept, is_similar)
@@ -114,15 +114,15 @@ def _mined(
 def gather_pairs(
     embeddings: Tensor, groups: Tensor, takes_part: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What pairs are formed from, of all ranks."""
-    # as whole numbers, which every backend can gather
+    """Gather embeddings, groups and ``takes_part`` of all ranks."""
+    # booleans as whole numbers, which every backend can gather
     return gather_rows(embeddings), gather_rows(groups), gather_rows(takes_part.long()).bool()
 
 
 def pair_groups(
     embeddings: Tensor, labels: Tensor, logits: Tensor | None, similarity: str, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """What must agree for a pair to be similar, and which examples take part."""
+    """Return the values that agree for similar rows, and which examples take part."""
     check_choice("similarity", similarity, ("labels", "predictions"))
     if similarity == "predictions":
         if logits is None:
@@ -130,7 +130,7 @@ def pair_groups(
         check_matrix(logits=logits)
         check_rows(embeddings=embeddings, logits=logits)
         predictions = logits.argmax(dim=1)
-        # a prediction is always there, so everyone takes part
+        # every example has a prediction, so all take part
         return predictions, torch.ones_like(predictions, dtype=torch.bool)
     check_rows(embeddings=embeddings, labels=labels)
     check_indices(labels)
@@ -147,10 +147,10 @@ def pair_groups(
 
 
 def _pair_rows(count: int, pairs: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Row numbers of both sides of every pair; of an odd batch's halves the last row is left."""
+    """Row numbers of both sides of every pair; halves leave out the last row of an odd batch."""
     if pairs == "halves":
         first = torch.arange(count // 2, device=device)
-        # the first half against the second, as the paper has it
+        # the first half against the second, as in the paper
         return first, first + count // 2
     first, second = torch.triu_indices(count, count, offset=1, device=device)
     return first, second
@@ -158,7 +158,7 @@ def _pair_rows(count: int, pairs: str, device: torch.device) -> tuple[Tensor, Te
 
 def _per_sign(values: Tensor, similar: Tensor, kept: Tensor) -> Tensor:
     """Values whose sum is the mean over similar pairs plus the mean over dissimilar pairs."""
-    # clamp: a batch without a pair of one sign has nothing to average there
+    # clamped, because a batch may hold no similar, or no dissimilar, pair
     count_similar = (kept & similar).sum().clamp_min(1)
     count_dissimilar = (kept & ~similar).sum().clamp_min(1)
     return values / torch.where(similar, count_similar, count_dissimilar)

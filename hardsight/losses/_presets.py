@@ -1,4 +1,4 @@
-"""Settings of AMC-Loss as its paper states them and as its published code runs them."""
+"""Settings of AMC-Loss, as stated in the paper and as used in the published code."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +13,21 @@ from hardsight.registry import unknown_name
 
 @dataclass(frozen=True)
 class AMCPreset:
-    """One complete setting of AMC training.
+    """A complete set of settings for AMC training.
 
     Attributes:
-        weight: largest weight of the loss beside cross-entropy, reached at the end of the ramp-up.
+        weight: largest weight of the loss next to cross-entropy, reached after the ramp-up.
         margin_rad: angular margin.
-        similarity: what makes a pair similar.
+        similarity: what makes a pair similar, ``"labels"`` or ``"predictions"``.
         total_epochs: length of the training.
         ramp_up_epochs: epochs over which loss weight and learning rate rise.
         ramp_down_epochs: epochs over which learning rate and beta1 fall.
         sharpness: of the ramp-down.
         learning_rate: largest learning rate, of Adam.
         betas: of Adam, before the ramp-down.
-        final_beta1: where beta1 ramps down to.
+        final_beta1: value of beta1 after the ramp-down.
         batch_size: examples per step.
-        first_epoch_weight: the weight in epoch 0, if it is not the ramp's.
+        first_epoch_weight: the weight in epoch 0, if it differs from the ramp's.
     """
 
     weight: float
@@ -50,12 +50,12 @@ class AMCPreset:
         return self.weight * gaussian_ramp_up(epoch, ramp_epochs=self.ramp_up_epochs)
 
     def loss(self, **options: Any) -> AMCLoss:
-        """The module with this margin and similarity; ``options`` go on top."""
+        """Return the module with this margin and similarity, plus ``options``."""
         settings: dict[str, Any] = {"margin_rad": self.margin_rad, "similarity": self.similarity}
         return AMCLoss(**(settings | options))
 
     def scheduler(self, optimizer: Optimizer) -> GaussianRampLR:
-        """The scheduler of learning rate and beta1."""
+        """Return the scheduler of learning rate and beta1."""
         return GaussianRampLR(
             optimizer,
             total_epochs=self.total_epochs,
@@ -71,7 +71,8 @@ AMC_PRESETS: dict[str, AMCPreset] = {
     "paper": AMCPreset(
         weight=0.1, total_epochs=300, ramp_up_epochs=80, ramp_down_epochs=50, sharpness=12.5
     ),
-    # a coefficient of .1 times a ramp up to 100; shorter; ramp-down exp(-(k / 2)^2 / 30)
+    # differs from the paper: a coefficient of .1 times a ramp up to 100, fewer epochs, and a
+    # ramp-down of exp(-(k / 2)^2 / 30)
     "published-code": AMCPreset(
         weight=10.0,
         total_epochs=200,
@@ -84,7 +85,7 @@ AMC_PRESETS: dict[str, AMCPreset] = {
 
 
 def amc_preset(name: str) -> AMCPreset:
-    """The preset ``"paper"`` or ``"published-code"``.
+    """Return the preset ``"paper"`` or ``"published-code"``.
 
     Raises:
         UnknownNameError: there is no such preset.

@@ -1,4 +1,4 @@
-"""The one place where values per example become a loss."""
+"""Reduction of one value per example to a loss, shared by all losses."""
 
 import torch
 from torch import Tensor
@@ -17,23 +17,23 @@ def reduce_loss(
     check_finite: bool = False,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Values per example, as they are, summed, or averaged.
+    """Return values per example as they are, summed or averaged.
 
     Args:
-        values: one loss per example, any shape; an example that takes no part holds 0.
+        values: one loss per example, any shape; 0 for an ignored example.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        divisor: what the sum is divided by for ``"mean"``; the number of values unless given.
-            If it is 0 the mean is NaN, as in ``torch.nn.functional.cross_entropy``.
+        divisor: divides the sum for ``"mean"``; by default the number of values. If it is 0 the
+            mean is NaN, as in ``torch.nn.functional.cross_entropy``.
         check_finite: raise if a value, or the mean, is NaN or infinite.
-        positions: the example (or row of examples) behind every value, for the error's message;
-            the value's own index unless given.
+        positions: the example (or row of examples) behind every value, for the error message; by
+            default the index of the value.
 
     Returns:
         A scalar, or ``values`` for ``"none"``.
 
     Raises:
         OptionError: ``reduction`` is not one of the three.
-        NonFiniteError: ``check_finite`` found a value; the message names the examples.
+        NonFiniteError: ``check_finite`` found a NaN or an infinity; the message names the examples.
 
     Example:
         >>> reduce_loss(torch.tensor([1.0, 3.0]), "mean")
@@ -48,7 +48,7 @@ def reduce_loss(
         return values
     if reduction == "sum":
         return values.sum()
-    # a divisor that counts weights or kept rows is not the number of values
+    # with class weights or ignored rows the divisor differs from the number of values
     mean = values.mean() if divisor is None else values.sum() / divisor
     if check_finite and not torch.isfinite(mean):
         raise NonFiniteError(
@@ -78,7 +78,7 @@ def _check_values(values: Tensor, positions: Tensor | None) -> None:
     bad = ~torch.isfinite(values.detach())
     if not bad.any():
         return
-    # pairs are named by both of their rows
+    # a pair is named by both of its rows
     named = bad.nonzero() if positions is None else positions[bad]
     first = named.reshape(len(named), -1)[:8].tolist()
     shown = ", ".join(str(row[0] if len(row) == 1 else tuple(row)) for row in first)

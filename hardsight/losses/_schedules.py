@@ -1,4 +1,4 @@
-"""Gaussian ramps of AMC-Loss: loss weight, learning rate and Adam's beta1."""
+"""Gaussian ramps of AMC-Loss for the loss weight, the learning rate and Adam's beta1."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ def gaussian_ramp_up(epoch: float, *, ramp_epochs: float = 80) -> float:
     .. math:: w(t) = \exp\left(-5\,(1 - t / T_{up})^2\right), \quad t < T_{up}
 
     Args:
-        epoch: :math:`t`, epochs done so far; fractions are fine.
+        epoch: :math:`t`, epochs done so far; fractions are allowed.
         ramp_epochs: :math:`T_{up}`; 0 for no ramp.
 
     Returns:
@@ -49,8 +49,8 @@ def gaussian_ramp_down(
         epoch: :math:`t`, epochs done so far.
         total_epochs: :math:`T`.
         ramp_epochs: :math:`T_{down}`; 0 for no ramp.
-        sharpness: the factor 12.5. The published code has ``ramp_epochs / 4`` instead, the same
-            at the paper's 50 epochs.
+        sharpness: the factor 12.5. The published code uses ``ramp_epochs / 4``, which is the same
+            for the paper's 50 epochs.
 
     Returns:
         A factor in ``(0, 1]`` for the learning rate; see :func:`ramped_beta1` for Adam.
@@ -68,7 +68,7 @@ def gaussian_ramp_down(
 
 
 def ramped_beta1(ramp: float, *, start: float = 0.9, end: float = 0.5) -> float:
-    """Adam's beta1 at a ramp-down factor: ``start`` at 1, ``end`` towards 0.
+    """Adam's beta1 at a ramp-down factor, from ``start`` at 1 to ``end`` at 0.
 
     Example:
         >>> ramped_beta1(1.0), ramped_beta1(0.5), ramped_beta1(0.0)
@@ -78,17 +78,17 @@ def ramped_beta1(ramp: float, *, start: float = 0.9, end: float = 0.5) -> float:
 
 
 class GaussianRampLR(LRScheduler):
-    """Learning rate, and if asked Adam's beta1, along the Gaussian ramps of AMC-Loss.
+    """Sets the learning rate, and optionally Adam's beta1, along the Gaussian ramps of AMC-Loss.
 
     The learning rate is the optimizer's own times ramp-up times ramp-down. Call ``step()`` once
-    per epoch; epoch 0 is the first, as everywhere in ``torch.optim.lr_scheduler``.
+    per epoch; the first epoch is 0, as everywhere in ``torch.optim.lr_scheduler``.
 
     Args:
-        optimizer: its learning rates are the largest ones reached.
+        optimizer: its learning rates are the largest that the schedule reaches.
         total_epochs: length of the training.
         ramp_up_epochs: see :func:`gaussian_ramp_up`.
         ramp_down_epochs: see :func:`gaussian_ramp_down`.
-        final_beta1: where beta1 ramps down to (.5 in the paper); None leaves it alone.
+        final_beta1: value of beta1 after the ramp-down (.5 in the paper); None leaves it alone.
         sharpness: see :func:`gaussian_ramp_down`.
         last_epoch: as in every torch scheduler.
 
@@ -126,13 +126,13 @@ class GaussianRampLR(LRScheduler):
                         f"final_beta1 needs an optimizer with betas, got "
                         f"{type(optimizer).__name__}; pass an Adam variant or leave it out"
                     )
-                # setdefault: a scheduler that is built again on the same optimizer keeps the first
-                # beta1
+                # setdefault: a second scheduler on the same optimizer must start from the original
+                # beta1, not from a ramped one
                 group.setdefault("initial_beta1", group["betas"][0])
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
-        """Learning rates of this epoch; sets beta1 beside them."""
+        """Return the learning rates of this epoch, and set beta1."""
         epoch = self.last_epoch
         up = gaussian_ramp_up(epoch, ramp_epochs=self.ramp_up_epochs)
         down = gaussian_ramp_down(

@@ -1,13 +1,13 @@
-r"""Losses whose class weights are split over ranks: no rank holds all of them, none forms N x C.
+r"""Losses whose class weights are split over ranks, without the N x C matrix on any rank.
 
-Every rank gathers the embeddings of all, and compares them with its own classes. For an example
-with label y, rank r gives the logit of y, if y is of its classes, and the log-sum-exp of its other
-classes; together these are the log-odds
+Every rank gathers the embeddings of all ranks and compares them with its own classes. For an
+example with label y, rank r contributes the logit of y, if it holds class y, and the log-sum-exp of
+its other classes. Together these are the log-odds
 
 .. math:: m = z_y - \log\sum_r \exp\Bigl(\log\sum_{j \in C_r, j \ne y} e^{z_j}\Bigr)
 
-So a pass costs one exchange of embeddings and one of two numbers per example and rank. The
-backward pass adds up the gradients of embeddings; those of class weights stay where they are.
+So a pass exchanges the embeddings once, and then two numbers per example and rank. The backward
+pass adds up the gradients of embeddings over ranks; gradients of class weights stay on their rank.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ OfOneClass = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ShardLogits:
-    """What a loss makes of embeddings and some of the classes.
+    """The logits of a loss for the classes of one shard.
 
     Attributes:
         plain: logit of one class for each example.
-        log_odds: of that class against the other classes of the shard; the fused kernels give it.
-        own: logit of an example's own class, which a margin makes smaller than the plain one.
+        log_odds: log-odds of that class against the other classes of the shard, which the fused
+            kernels compute.
+        own: logit of the labelled class, which a margin makes smaller than the plain one.
     """
 
     plain: OfOneClass
@@ -58,17 +59,18 @@ def sharded_loss(
     check_finite: bool,
     group: Group,
 ) -> Tensor:
-    """``curve`` over the log-odds of the rows of all ranks, reduced as in ``cross_entropy``.
+    """Return ``curve`` over the log-odds of all ranks' rows, reduced as in ``cross_entropy``.
 
     Args:
         curve: from log-odds to a loss.
         logits: of a shard.
-        embeddings: rows of this rank, ``[n, D]``; ranks may have different numbers of them.
-        labels: of these rows, ``[n]``, among the classes of all ranks.
-        class_weights: classes of this rank, ``[c, D]``, which follow those of the rank before.
+        embeddings: rows of this rank, ``[n, D]``; ranks may have different numbers of rows.
+        labels: of these rows, ``[n]``, counted over the classes of all ranks.
+        class_weights: of the classes of this rank, ``[c, D]``, which follow those of the rank
+            before.
         weight: one factor per class of all ranks, ``[C]``.
-        ignore_index: label of examples that take no part.
-        reduction: of the rows of all ranks; ``"none"`` gives this rank's own.
+        ignore_index: label of examples to ignore.
+        reduction: over the rows of all ranks; ``"none"`` returns only this rank's own values.
         check_finite: raise on a non-finite value.
         group: the ranks.
 
@@ -79,12 +81,12 @@ def sharded_loss(
     if labels.ndim != 1 or labels.is_floating_point():
         raise LabelError(
             f"expected labels to be class indices [N], got {labels.dtype} {list(labels.shape)}; "
-            "classes that are split over ranks take no soft labels"
+            "soft labels cannot be used with classes that are split over ranks"
         )
     spread = spread_of(embeddings, class_weights, group)
     if spread.num_classes < 2:
         raise ShapeError(f"expected at least 2 classes on all ranks, got {spread.num_classes}")
-    # backward, the gradient of a row is the sum over all shards
+    # in the backward pass, the gradient of a row is the sum over all shards
     everyone = spread.gathered_for_shards(embeddings)
     # labels count classes of all ranks
     kept, own = kept_labels(spread.gathered(labels.long()), spread.num_classes, ignore_index)
@@ -105,14 +107,14 @@ def sharded_loss(
 
 
 def refuse_smoothing(label_smoothing: float) -> None:
-    """Raise if labels are to be smoothed, for which every logit would have to be seen.
+    """Raise if ``label_smoothing`` is set, which would need every logit on one rank.
 
     Raises:
-        OptionError: they are.
+        OptionError: ``label_smoothing`` is not 0.
     """
     if label_smoothing:
         raise OptionError(
-            f"expected no label_smoothing beside process_group, got {label_smoothing}; leave one "
+            f"expected no label_smoothing with process_group, got {label_smoothing}; leave one "
             "of the two out"
         )
 
@@ -120,27 +122,29 @@ def refuse_smoothing(label_smoothing: float) -> None:
 def _log_odds(
     logits: ShardLogits, embeddings: Tensor, labels: Tensor, class_weights: Tensor, spread: Spread
 ) -> Tensor:
-    # "here" tells the rows whose class this rank holds; the others get any place, and are masked
+    # here: rows whose class this rank holds; other rows get an arbitrary place and are masked
     here, place = spread.places(labels)
     own, others = _of_shard(logits, embeddings, place, class_weights, here)
     both = spread.stacked(torch.stack([own, others]))
-    # exactly one rank has the own logit, the others 0; the others' log-sum-exps are merged
+    # exactly one rank has the labelled logit and the others have 0, so the sum picks it
     return both[:, 0].sum(dim=0) - both[:, 1].logsumexp(dim=0)
 
 
 def _of_shard(
     logits: ShardLogits, embeddings: Tensor, place: Tensor, class_weights: Tensor, here: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The own logit if the class is of this rank, else 0; log-sum-exp of the rank's others."""
+    """The labelled logit, 0 if on another rank, and the log-sum-exp of this rank's other logits."""
     if len(class_weights) == 0:
-        # zeros that depend on the inputs, so that backward this rank meets the others too
+        # zeros that depend on the inputs: this rank too must join the collectives of the backward
+        # pass, or the others would wait for ever
         nothing = widen(embeddings)[:, :0].sum(dim=1) + class_weights.sum()
         return nothing, nothing - torch.inf
     plain = logits.plain(embeddings, place, class_weights)
     own = torch.where(here, logits.own(embeddings, place, class_weights), 0.0)
-    # one class has no others: its log-odds would be infinite
+    # a single class has no others, and its log-odds would be infinite
     if len(class_weights) == 1:
         return own, plain.masked_fill(here, -torch.inf)
     log_odds = logits.log_odds(embeddings, place, class_weights)
-    # log-odds are plain - others, so with the class itself log(e^plain + e^others) is
+    # log_odds = plain - others. A row labelled elsewhere needs log(e^plain + e^others), which is
+    # plain + softplus(-log_odds)
     return own, torch.where(here, plain - log_odds, plain + F.softplus(-log_odds))

@@ -1,4 +1,4 @@
-"""Smoothed labels without the N x C matrix: some rows at a time, each with all its logits."""
+"""Smoothed labels without the N x C matrix, a few rows at a time with all their logits."""
 
 from collections.abc import Callable
 
@@ -28,17 +28,17 @@ def smoothed_loss(
     reduction: str,
     check_finite: bool,
 ) -> Tensor:
-    """The loss of logits under smoothed labels, which every logit of an example has a part in.
+    """Return the loss of logits under smoothed labels, which needs all logits of an example.
 
-    Rows go through one group at a time, of about a million logits, and are computed again in the
-    backward pass; so the memory does not grow with N x C. With very many classes a group is a row.
+    Rows go through in groups of about a million logits, which the backward pass recomputes, so the
+    memory does not grow with N x C. With very many classes a group is a single row.
     """
     _, own = kept_labels(labels, num_classes, ignore_index)
 
-    def values(rows: Tensor, some: Tensor) -> Tensor:
+    def values(rows: Tensor, row_labels: Tensor) -> Tensor:
         return logit_loss(
-            # ignored labels stand in as class 0; logit_loss masks them again by the label itself
-            curve, row_logits(rows, some.clamp_min(0)), some, weight=weight,
+            # class 0 stands in for ignored labels; logit_loss masks them by the label itself
+            curve, row_logits(rows, row_labels.clamp_min(0)), row_labels, weight=weight,
             ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none",
             check_finite=False,
         )  # fmt: skip
@@ -46,12 +46,11 @@ def smoothed_loss(
     if is_traced(embeddings):
         losses = values(embeddings, labels)
     else:
-        # as many entries at once as a chunk of the linear losses has
+        # as many logits at once as in a chunk of the linear losses
         step = max(1, _linear.ROWS_AT_ONCE * _linear.CLASSES_AT_ONCE // num_classes)
         groups = [slice(first, first + step) for first in range(0, max(1, len(labels)), step)]
         parts = [
-            # only the inputs are kept; the logits of a chunk are computed again in the backward
-            # pass
+            # keeps only the inputs; the backward pass recomputes the logits of a group
             checkpoint(values, embeddings[group], labels[group], use_reentrant=False)
             for group in groups
         ]

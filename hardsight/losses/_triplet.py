@@ -26,29 +26,30 @@ def angular_triplet_loss(
     reduction: str = "mean",
     check_finite: bool = False,
 ) -> Tensor:
-    r"""Every row nearer to a row of its class than to one of another class, by a margin.
+    r"""Loss that keeps every row nearer to its own class than to another class, by a margin.
 
     .. math:: L_i = \max(0,\ \theta_{ip} - \theta_{in} + m_g)
 
     where :math:`p` is the farthest row of the same class in the batch and :math:`n` a near row of
-    another class. An auxiliary loss, as :func:`~hardsight.losses.amc_loss` is.
+    another class. Use it as an auxiliary loss, like :func:`~hardsight.losses.amc_loss`.
 
     Args:
         embeddings: penultimate features, ``[N, D]``, any scale.
         labels: class indices, ``[N]``.
         margin_rad: :math:`m_g` in ``(0, pi]``, radians.
-        triplets: which row of another class: the nearest (``"hard"``), or the nearest of those
-            that are farther away than :math:`p` (``"semi_hard"``), or the farthest if none is.
-        ignore_index: label of examples that take no part.
+        triplets: how :math:`n` is chosen: the nearest row of another class (``"hard"``), or the
+            nearest of those that are farther away than :math:`p`, and the farthest if there are
+            none (``"semi_hard"``).
+        ignore_index: label of examples to ignore.
         gather: choose among the rows of all ranks, as in :func:`~hardsight.losses.amc_loss`.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is over rows that have both
-            partners; the others cost 0. Without any such row the loss is 0, and NaN over no
-            example at all.
+            partners; the others cost 0. Without any such row the loss is 0, and without any
+            example it is NaN.
         check_finite: raise on a non-finite value, naming the rows.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``, in ``[0, pi + margin_rad]``; float32 or wider. The
-        gradient is finite everywhere; the choice of the rows has none.
+        gradient is finite everywhere; the choice of rows has no gradient.
 
     Raises:
         OptionError: ``margin_rad`` is outside ``(0, pi]``, or another option is unknown.
@@ -63,7 +64,7 @@ def angular_triplet_loss(
     Reference:
         Schroff et al., FaceNet, CVPR 2015, Eq. (1); hardest rows of a batch by Hermans et al., In
         Defense of the Triplet Loss, 2017, Eq. (5). Deviation: angles instead of Euclidean
-        distances; one triplet per row also for ``"semi_hard"``.
+        distances, and one triplet per row for ``"semi_hard"`` as well.
     """
     check_choice("triplets", triplets, MINED)
     if not 0 < margin_rad <= math.pi:
@@ -72,8 +73,8 @@ def angular_triplet_loss(
     groups, takes_part = pair_groups(embeddings, labels, None, "labels", ignore_index)
     if gather:
         embeddings, groups, takes_part = gather_pairs(embeddings, groups, takes_part)
-    # the choice of partners has no gradient; the two angles of a triplet are measured again with
-    # one
+    # partners are chosen without a gradient; the two angles of each triplet are then measured again
+    # with a gradient
     angles = pairwise_angles(embeddings.detach(), embeddings.detach())
     chosen = partners(angles, groups, takes_part, triplets)
     to_similar = angle_between(embeddings, embeddings[chosen.similar])

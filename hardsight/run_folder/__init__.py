@@ -1,4 +1,4 @@
-"""The folder of a run: one writer at a time, one manifest, files that are complete or not there."""
+"""The folder of a run, with a single writer, a manifest, and files that are never incomplete."""
 
 from hardsight.run_folder._files import AGAIN as AGAIN
 from hardsight.run_folder._files import CACHE as CACHE

@@ -152,7 +152,7 @@ def open_parquet(file: Path, **options: Any) -> pq.ParquetFile:
 
 
 def read_parquet(file: Path, columns: list[str] | None = None) -> pa.Table:
-    """All rows of a parquet file."""
+    """Read all rows of a parquet file."""
     with open_parquet(file) as opened:
         return opened.read(columns)
 
@@ -289,7 +289,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write it into the folder, in place of an older one."""
         content = {"format": FORMAT, **vars(self)}
-        if self.first_outputs is None:  # of a run without a model that is held to them
+        if self.first_outputs is None:  # of a run that does not compare outputs
             del content["first_outputs"]
         text = json.dumps(content, indent=1, sort_keys=True)
         write_text(folder / MANIFEST, text + "\n")
@@ -323,12 +323,12 @@ class Manifest:
 
 
 def values_digest(values: Any) -> str:
-    """SHA-256 over plain values, such as the names of classes."""
+    """Return the SHA-256 of plain values, such as the names of classes."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def state_digest(model: nn.Module) -> str:
-    """SHA-256 over the names and values of all parameters and buffers."""
+    """Return the SHA-256 of the names and values of all parameters and buffers."""
     return tensors_digest(**model.state_dict())
 
 

@@ -65,15 +65,15 @@ TABLE, DYNAMICS = "table.parquet", "dynamics.parquet"
 PSEUDO_LABELS = "pseudo_labels.parquet"  # of every round of an adaptation
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
 HEADS = "heads"  # a file for each fold of stored embeddings
-MAPS = "maps.sqlite"  # Grad-CAM maps that somebody looked at in the review app
+MAPS = "maps.sqlite"  # Grad-CAM maps that were viewed in the review app
 EMBEDDINGS = "embeddings"  # a folder of arrays, one for each shard of the table
-CLASS_WEIGHTS = "class_weights.npy"  # in it: of the head that they enter, a row for each class
+CLASS_WEIGHTS = "class_weights.npy"  # in EMBEDDINGS: weights of the head, a row for each class
 NEIGHBOURS = "neighbours.parquet"  # of every example, by these embeddings
-NEAREST = "nearest.parquet"  # classes nearest to the examples whose label is in doubt
+NEAREST = "nearest.parquet"  # nearest classes of the examples whose label is in doubt
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
-HELD_OUT = "held-out"  # its name for those that a training run holds out
-TABLE_METADATA = b"hardsight"  # where a parquet file of ours describes itself
+HELD_OUT = "held-out"  # name of that folder for the held-out examples of a training run
+TABLE_METADATA = b"hardsight"  # metadata key under which our parquet files describe themselves
 _MARK = b"hardsight.mark"  # in the metadata of a shard
 LOCK = ".lock"
 _ROOM = f"{MEND} or choose another --out, then continue with --resume"
@@ -82,7 +82,7 @@ ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason",
 
 @dataclass(frozen=True)
 class RunKind:
-    """One kind of run.
+    """A kind of run, such as a training run.
 
     Attributes:
         name: its name in the manifest.
@@ -116,7 +116,7 @@ class RunKind:
             yield from sorted(folder.glob(pattern))
 
     def is_older_run(self, folder: Path) -> bool:
-        """Whether an older version, which wrote no manifest, left such a run here."""
+        """Whether the folder holds such a run of an older version, which wrote no manifest."""
         file = folder / self.mark
         if file.suffix == ".json":
             return _has_keys(file, self.mark_keys)
@@ -186,7 +186,7 @@ def fold_folder(run: Path, number: int) -> Path:
 
 
 def older_kind(folder: Path) -> RunKind | None:
-    """The kind of the run that an older version left in a folder, if one did."""
+    """Return the kind of a run that an older version left in a folder, or ``None``."""
     return next((kind for kind in KINDS.values() if kind.is_older_run(folder)), None)
 
 
@@ -260,24 +260,25 @@ class RunFolder:
         return manifest is None or has_progress
 
     def errors(self) -> pd.DataFrame:
-        """Examples that could not be read, with the reason."""
+        """Return the examples that could not be read, with the reasons."""
         file = self.folder / ERRORS
         rows = read_parquet(file) if file.exists() else ERROR_SCHEMA.empty_table()
         frame: pd.DataFrame = rows.to_pandas()
         return frame
 
     def thumbnails(self) -> dict[int, bytes]:
-        """Encoded small pictures by source position."""
+        """Return encoded small pictures by source position."""
         return self._small_views("image")
 
     def excerpts(self) -> dict[int, str]:
-        """First words of examples that are texts, by source position."""
+        """Return the first words of text examples, by source position."""
         return self._small_views("text")
 
     def _small_views(self, column: str) -> dict[int, Any]:
         file = self.folder / THUMBNAILS
         rows = read_parquet(file) if file.exists() else None
-        if rows is None or column not in rows.column_names:  # of pictures alone, or an older file
+        # a file of pictures only, or of an older version, lacks the column
+        if rows is None or column not in rows.column_names:
             return {}
         each = zip(rows["index"].to_pylist(), rows[column].to_pylist(), strict=True)
         return {index: view for index, view in each if view is not None}
@@ -349,7 +350,7 @@ class RunFolder:
             return
         if here != read and not in_store:
             listed = (file for ending in ("parquet", "tar") for file in read.glob(f"*.{ending}"))
-            if read not in here.parents or any(listed):  # folders in it are not looked at
+            if read not in here.parents or any(listed):  # folders inside it are not read
                 return
             if any(part.startswith(".") for part in here.relative_to(read).parts):
                 return
@@ -372,7 +373,7 @@ class RunFolder:
             yield
         finally:
             for path in missing:
-                with suppress(OSError):  # there is something in it
+                with suppress(OSError):  # it is not empty
                     path.rmdir()
 
     def _check_free(self, kind: RunKind, *, resume: bool, overwrite: bool) -> None:
@@ -572,14 +573,14 @@ class RunFolder:
             remove(self._shards)
 
     def adopt(self, manifest: Manifest) -> None:
-        """Give a run of an older version the manifest it would have today."""
+        """Give a run of an older version the manifest that it would have today."""
         if self.manifest() is None:
             manifest.write(self.folder)
 
     # ------------------------------------------------------------------------------ tables
 
     def done(self) -> set[int]:
-        """Numbers of the shards already complete."""
+        """Return the numbers of the complete shards."""
         return {
             int(file.stem.removeprefix("rows-")) for file in self._shards.glob("rows-*.parquet")
         }
@@ -616,18 +617,18 @@ class RunFolder:
             write_parquet(self._shards / f"rows-{number:08d}.parquet", [rows], rows.schema)
 
     def shards(self, kind: str = "rows") -> Iterator[pa.Table]:
-        """The written shards in source order, one in memory at a time."""
+        """Yield the written shards in source order, with one in memory at a time."""
         for file in sorted(self._shards.glob(f"{kind}-*.parquet")):
             yield read_parquet(file).replace_schema_metadata(None)
 
     def shard_mark(self, number: int) -> str | None:
-        """The mark that a shard was written with, if it was."""
+        """Return the mark that a shard was written with, or ``None``."""
         with open_parquet(self._shards / f"rows-{number:08d}.parquet") as opened:
             mark = (opened.schema_arrow.metadata or {}).get(_MARK)
         return None if mark is None else mark.decode()
 
     def keep_class_weights(self, weights: NDArray[Any]) -> None:
-        """Write the weights of the head, ``[C, D]``, beside the embeddings that enter it."""
+        """Write the weights of the head, ``[C, D]``, next to the embeddings it is applied to."""
         with writing(self.folder, step=_ROOM):
             self._keep_array(CLASS_WEIGHTS, weights)
 
@@ -642,7 +643,7 @@ class RunFolder:
         return [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
 
     def write_side_file(self, name: str, rows: pa.Table) -> None:
-        """Write one whole parquet file beside the table."""
+        """Write a whole parquet file next to the table."""
         with writing(self.folder, step=_ROOM):
             write_parquet(self.folder / name, [rows], rows.schema)
 
@@ -657,8 +658,8 @@ class RunFolder:
     def new_table(self, parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[ScoreTable]:
         """Write the table and the unreadable examples of all shards, part by part.
 
-        The table can be read, but has no name yet: other files can be made from it, and it appears
-        after them.
+        Inside the ``with`` block the table can be read, but does not have its final name yet. Files
+        made from the table are then in place before the table itself appears.
         """
         from hardsight.table import read_table
 
@@ -672,7 +673,7 @@ class RunFolder:
                 put_in_place(partial, file)
 
     def replace_table(self, table: ScoreTable) -> ScoreTable:
-        """Write another table in the place of the finished one, such as one with more columns."""
+        """Replace the finished table by another, such as one with more columns."""
         from hardsight.table import read_table
 
         self.write_side_file(TABLE, table.to_arrow())

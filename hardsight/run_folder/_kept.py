@@ -1,4 +1,7 @@
-"""Small files in one file on the disk, bounded in bytes: a cache, without which all goes on."""
+"""A cache of small contents in a single file on disk, bounded in bytes.
+
+Everything works without it, only slower.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,27 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, used INTEGER NOT NULL, content BLOB)",
     "CREATE INDEX IF NOT EXISTS by_use ON kept (used)",
 )
-_PATIENCE_S = 1.0  # for another process that writes
-_LEFT = 0.9  # of the bound, after the longest unused were removed
+_PATIENCE_S = 1.0  # to wait for another process that is writing
+# share of the bound to shrink to when it is exceeded, so not every write has to remove something
+_LEFT = 0.9
 
 
 class KeptBytes:
-    """Bytes by key, those that were not used for longest removed first.
+    """A cache of bytes by key, which removes the least recently used first.
 
-    A disk that is full, a folder that cannot be written, a file that was damaged: then nothing is
-    kept, and nobody is told. What is read is what was once put there, or nothing.
+    If the disk is full, the folder cannot be written to, or the file is damaged, nothing is kept
+    and no error is raised. Reading returns what was once put there, or ``None``.
 
     Args:
-        file: made if it is not there, begun again if it is not one of ours.
-        about: what the content belongs to, such as a digest; that of anything else is forgotten.
-        most_bytes: of all content together.
+        file: created if it is missing, started again if it is not one of ours.
+        about: what the content belongs to, such as a digest; content of anything else is removed.
+        most_bytes: bound of all content together.
     """
 
     def __init__(self, file: Path, *, about: str, most_bytes: int) -> None:
         self._file, self._about, self._most = file, about, most_bytes
         self._lock = threading.Lock()
-        self._used: dict[str, int] = {}  # noted on the disk with the next thing that is kept
+        self._used: dict[str, int] = {}  # times of use, written to disk with the next `put`
         self._held = 0
         self._connection: sqlite3.Connection | None = None
         for is_last in (False, True):
@@ -46,7 +50,7 @@ class KeptBytes:
                     file.unlink()
 
     def get(self, key: str) -> bytes | None:
-        """What is kept under a key; ``None`` if nothing is."""
+        """Return the content of a key, or ``None``."""
         with self._lock:
             if self._connection is None:
                 return None
@@ -62,7 +66,7 @@ class KeptBytes:
             return bytes(row[0])
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep something; if it cannot be kept, it is not."""
+        """Keep the content under a key, if possible."""
         with self._lock:
             if self._connection is None or len(content) > self._most:
                 return
@@ -75,7 +79,7 @@ class KeptBytes:
                     self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -91,7 +95,7 @@ class KeptBytes:
         self._held += len(content)
         if self._held <= self._most:
             return
-        self._held = self._bytes(self._connection)  # other processes add and remove, too
+        self._held = self._bytes(self._connection)  # other processes add and remove as well
         while self._held > _LEFT * self._most:
             last, size = run(
                 "SELECT key, length(content) FROM kept ORDER BY used LIMIT 1"
@@ -104,7 +108,7 @@ class KeptBytes:
             self._file, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False
         )
         try:
-            # no waiting for the disk: what a power cut takes is made again
+            # do not wait for the disk: content lost in a power cut is computed again
             connection.execute("PRAGMA synchronous = OFF")
             connection.execute("PRAGMA journal_mode = TRUNCATE")
             connection.execute("BEGIN IMMEDIATE")
@@ -128,7 +132,7 @@ class KeptBytes:
 
 
 def kept_count(file: Path) -> int:
-    """How many things a file of :class:`KeptBytes` holds; 0 if it cannot be read."""
+    """Return the number of entries in a file of :class:`KeptBytes`, 0 if it cannot be read."""
     try:
         connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
     except sqlite3.Error:

@@ -1,4 +1,7 @@
-"""Whether a model computes what it did when its run was begun: weights do not know their code."""
+"""Check that a model still computes what it did when its run began.
+
+A digest of the weights does not notice changed code.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from numpy.typing import ArrayLike
 
 from hardsight.errors import RunMismatchError
 
-_ROUNDING = 0.02  # relative; of half precision on another device
+_ROUNDING = 0.02  # relative difference that half precision on another device can make
 
 
 @dataclass(frozen=True)
 class FirstOutputs:
-    """What a model makes of the first examples before anything is learnt.
+    """The outputs of a model for the first examples, before any training.
 
     Attributes:
-        weights: digest of those it begins with; with others nothing follows from the logits.
+        weights: digest of the initial weights; logits of other weights cannot be compared.
         example: id of the first example.
-        logits: of the first examples, one after the other.
+        logits: of the first examples, concatenated.
     """
 
     weights: str
@@ -39,18 +42,18 @@ def check_same_values(
     example: str,
     smallest: float,
 ) -> None:
-    """Raise if the first examples come out otherwise than they did.
+    """Raise if the model's values for the first examples have changed.
 
-    Half of the values have to differ by more than the rounding of another device.
+    Values count as changed if half of them differ by more than rounding on another device.
 
     Args:
-        run: what it is, in words.
+        run: kind of the run, in words.
         folder: of the run.
         name: of the values.
-        now: of the model as it is, ``[N]``.
-        before: those on record, ``[N]``.
-        example: id of the first.
-        smallest: size below which values are compared with it, not with each other.
+        now: values that the model computes now, ``[N]``.
+        before: recorded values, ``[N]``.
+        example: id of the first example.
+        smallest: scale of the comparison for values smaller than this.
 
     Raises:
         RunMismatchError: the model computes something else.
@@ -61,8 +64,8 @@ def check_same_values(
     apart = np.abs(new[rows] - old[rows]) / size[rows]
     if apart.size and np.median(apart) > _ROUNDING:
         raise RunMismatchError(
-            f"the {run} in {folder} cannot be continued: the first examples come out otherwise "
-            f"({name} {old[0]:.4g} instead of {new[0]:.4g} for {example}), so that it is the same "
-            "weights in changed code; use the code it was begun with, choose another --out, or "
-            "replace it with --overwrite (overwrite=True)"
+            f"the {run} in {folder} cannot be continued: the results of the first examples have "
+            f"changed ({name} {old[0]:.4g} instead of {new[0]:.4g} for {example}), which means the "
+            "same weights in changed code; use the code that the run began with, choose another "
+            "--out, or replace it with --overwrite (overwrite=True)"
         )

@@ -1,7 +1,7 @@
-"""A run in an object store: its files by URL, through fsspec, and a lock that is an object.
+"""Run folders in an object store, accessed by URL through fsspec.
 
-A store has no folders, no appending and no locks, and it shows an object only when all of it is
-there. The run folder needs little more: names that appear at once, listings, and one writer.
+A store has no folders, no appending and no locks, but an object appears only when it is complete.
+A run folder also needs listings and a single writer; its lock is an object.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from hardsight._checks import reason_of, warn
 from hardsight.errors import MissingExtraError, RunLockedError
 
 if TYPE_CHECKING:
-    # a run folder takes either; what a store cannot do, such as links, no run of scores asks for
+    # type checkers see a Path, so a run folder takes both; it does not use what a store lacks, such
+    # as links
     _Path = Path
 else:
     _Path = PurePosixPath
-_NO_HOST = "~none"  # stands for the host of hdfs:///runs, which a path would forget
+_NO_HOST = "~none"  # placeholder for the empty host of hdfs:///runs, which a path would drop
 
 
 class StorePath(_Path):
-    """The name of an object, or of what would be a folder, in a store.
+    """The name of an object in a store, or of a prefix that serves as a folder.
 
-    Errors of stores, each of which has its own, come as ``OSError``.
+    Stores have their own error types, which are all converted to ``OSError``.
 
     Raises:
         MissingExtraError: the package that reads this kind of URL is not installed.
@@ -47,11 +48,11 @@ class StorePath(_Path):
 
     @classmethod
     def of_url(cls, url: str) -> StorePath:
-        """The name that a URL gives."""
+        """Build the name from a URL."""
         return cls(re.sub(":///+", f":/{_NO_HOST}/", url, count=1))
 
     def __str__(self) -> str:
-        text = super().__str__().replace(":/", "://", 1)  # of which a path keeps one slash
+        text = super().__str__().replace(":/", "://", 1)  # a path keeps only one slash
         return text.replace(f"://{_NO_HOST}", ":///", 1).replace(":////", ":///", 1)
 
     def __fspath__(self) -> str:
@@ -59,7 +60,7 @@ class StorePath(_Path):
 
     @property
     def _system(self) -> tuple[Any, str]:
-        """The file system of fsspec, and the name there."""
+        """Return the file system of fsspec, and the name in it."""
         import fsspec
 
         system, name = fsspec.core.url_to_fs(str(self))
@@ -67,7 +68,7 @@ class StorePath(_Path):
 
     @contextmanager
     def _asked(self) -> Iterator[tuple[Any, str]]:
-        """The same, with what it raises in one type; what others wrote meanwhile is seen."""
+        """Yield file system and name, without cached listings and with errors as ``OSError``."""
         with _as_oserror(str(self)):
             system, name = self._system
             system.invalidate_cache()
@@ -76,27 +77,27 @@ class StorePath(_Path):
     # ------------------------------------------------------------------------------ as of a path
 
     def absolute(self) -> StorePath:
-        """Itself: a URL is never relative."""
+        """Return itself, since a URL is never relative."""
         return self
 
     def resolve(self, strict: bool = False) -> StorePath:
-        """Itself: there are no links."""
+        """Return itself, since stores have no links."""
         return self
 
     def as_uri(self) -> str:
-        """The URL."""
+        """Return the URL."""
         return str(self)
 
     def is_symlink(self) -> bool:
-        """Never."""
+        """Return False, since stores have no links."""
         return False
 
     def samefile(self, other_path: Any) -> bool:
-        """Whether it is the same name."""
+        """Whether both have the same name."""
         return bool(self == other_path)
 
     def exists(self, **_: Any) -> bool:
-        """Whether there is an object of this name, or some below it."""
+        """Whether there is an object of this name, or any below it."""
         with self._asked() as (system, name):
             return bool(system.exists(name))
 
@@ -111,21 +112,21 @@ class StorePath(_Path):
             return bool(system.isdir(name))
 
     def stat(self, **_: Any) -> Any:
-        """The size."""
+        """Return the size."""
         with self._asked() as (system, name):
             return SimpleNamespace(st_size=system.size(name))
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make folders, if the store has any; never what holds them all, such as a bucket."""
+        """Create folders if the store has folders, but never a bucket."""
         for folder in reversed([self, *self.parents]):
             if len(folder.parts) < 3:  # s3: and the bucket
                 continue
-            # what is really wrong is said when the first object is written
+            # errors are ignored here, since writing the first object reports a real problem
             with folder._asked() as (system, name), suppress(OSError, NotImplementedError):
                 system.mkdir(name, create_parents=False)
 
     def iterdir(self) -> Generator[StorePath, None, None]:
-        """What is directly below."""
+        """Yield the names directly below."""
         with self._asked() as (system, name):
             try:
                 listed = system.ls(name, detail=False)
@@ -133,11 +134,12 @@ class StorePath(_Path):
                 listed = []
         for entry in listed:
             below = PurePosixPath(str(entry).rstrip("/")).name
-            if str(entry).rstrip("/") != name.rstrip("/"):  # some stores list a folder in itself
+            # some stores list the folder itself as well
+            if str(entry).rstrip("/") != name.rstrip("/"):
                 yield self / below
 
     def glob(self, pattern: str) -> Generator[StorePath, None, None]:
-        """What matches below; a pattern may have several levels."""
+        """Yield the names below that match; a pattern may have several levels."""
         first, _slash, rest = pattern.partition("/")
         if not any(letter in first for letter in "*?["):
             found = [self / first] if rest or (self / first).exists() else []
@@ -150,23 +152,23 @@ class StorePath(_Path):
                 yield entry
 
     def open(self, mode: str = "r", *args: Any, **options: Any) -> Any:
-        """A stream of bytes."""
+        """Open a stream of bytes."""
         with self._asked() as (system, name):
             return _Stream(system.open(name, mode), str(self))
 
     def read_bytes(self) -> bytes:
-        """The whole object."""
+        """Read the whole object."""
         with self._asked() as (system, name):
             return bytes(system.cat_file(name))
 
     def write_bytes(self, content: Any) -> int:
-        """A whole object, in the place of an older one."""
+        """Write a whole object, in place of an older one."""
         with self._asked() as (system, name):
             system.pipe_file(name, bytes(content))
         return len(content)
 
     def replace(self, target: Any) -> StorePath:
-        """Give it another name, in the place of what has it: a copy that the store makes."""
+        """Rename the object, replacing ``target``; the store copies the object for this."""
         with self._asked() as (system, name):
             system.mv(name, target._system[1])
         return cast(StorePath, target)
@@ -181,14 +183,14 @@ class StorePath(_Path):
                     raise
 
     def remove_all(self) -> None:
-        """Remove the object and all below it; what is gone is fine."""
+        """Remove the object and everything below it, if they exist."""
         with self._asked() as (system, name), suppress(FileNotFoundError):
             if system.exists(name):
                 system.rm(name, recursive=True)
 
     @cached_property
     def for_parquet(self) -> tuple[str, Any]:
-        """Name and file system as pyarrow takes them."""
+        """Name and file system in the form that pyarrow takes."""
         import pyarrow.fs
 
         with self._asked() as (system, name):
@@ -198,16 +200,16 @@ class StorePath(_Path):
 
     @contextmanager
     def held(self, by: Mapping[str, Any]) -> Iterator[None]:
-        """Hold the lock of this name: an object that only one process can make.
+        """Hold the lock of this name, an object that only one process can create.
 
-        It stays after a kill. Whoever comes next on the same machine sees that its owner is gone;
-        elsewhere nobody can know, and it has to be removed by hand.
+        The object stays after a kill. Another process on the same machine can tell that the owner
+        has ended; on other machines that is unknown, and the object has to be removed by hand.
 
         Args:
-            by: this process, for whoever is turned away.
+            by: this process, for the error message of other processes.
 
         Raises:
-            RunLockedError: another process has it; says which.
+            RunLockedError: another process holds the lock; the message says which.
         """
         mine = {**by, "processes": _processes(), "token": secrets.token_hex(8)}
         content = json.dumps(mine).encode()
@@ -231,15 +233,15 @@ class StorePath(_Path):
                 _create(system, name, content)
             except FileExistsError:
                 return False
-            except (TypeError, ValueError, NotImplementedError):  # it knows no such condition
+            except (TypeError, ValueError, NotImplementedError):  # no conditional writes
                 if system.exists(name):
                     return False
                 warn(
-                    f"{self.parent} cannot be locked, so that nothing keeps a second process from "
+                    f"{self.parent} cannot be locked, so nothing keeps a second process from "
                     "writing there; start one at a time"
                 )
                 system.pipe_file(name, content)
-            return bool(system.cat_file(name) == content)  # some ignore the condition
+            return bool(system.cat_file(name) == content)  # some stores ignore the condition
 
     def _owner(self) -> dict[str, Any]:
         try:
@@ -261,15 +263,16 @@ class StorePath(_Path):
 
 
 def _create(system: Any, name: str, content: bytes) -> None:
-    """Make an object, unless there is one of this name."""
+    """Create an object, unless an object of this name exists."""
     if "mode" not in inspect.signature(system.pipe_file).parameters:
-        # it would be taken and forgotten, as by fsspec before 2024.10: two would hold the lock
+        # the condition would be silently ignored, as in fsspec before 2024.10, and two processes
+        # could hold the lock
         raise NotImplementedError(f"{type(system).__name__} writes without a condition")
     system.pipe_file(name, content, mode="create")
 
 
 def _processes() -> str | None:
-    """Within what a process number means something: containers of one machine have their own."""
+    """Return the namespace of process ids, which containers on a machine do not share."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -277,7 +280,7 @@ def _processes() -> str | None:
 
 
 def _is_gone(owner: dict[str, Any]) -> bool:
-    """Whether the owner of a lock is known to have ended: it was a process of this machine."""
+    """Whether the owner of a lock was a process of this machine that has ended."""
     here = (socket.gethostname(), _processes())
     pid = owner.get("pid")
     if os.name != "posix" or here != (owner.get("host"), owner.get("processes")):
@@ -306,7 +309,7 @@ def _as_oserror(url: str) -> Iterator[None]:
 
 
 class _Stream:
-    """A stream of a store whose errors are ``OSError``; what its user raises stays as it is."""
+    """A stream of a store that raises ``OSError``; errors of its user are not converted."""
 
     def __init__(self, stream: Any, url: str) -> None:
         self._stream, self._url = stream, url

@@ -1,4 +1,4 @@
-"""Scores: functions from tensors to one number per example, registered with range and direction."""
+"""Scores: functions of tensors that return one number per example, with range and direction."""
 
 from hardsight.registry import SCORES as SCORES
 from hardsight.scores._avh import angular_margin as angular_margin

@@ -100,7 +100,7 @@ def angular_margin(
         ``[N]`` in ``[-pi, pi]``, radians; smaller is harder, negative is nearer another class.
 
     Raises:
-        ShapeError: the tensors do not fit each other, or there is one class only.
+        ShapeError: the tensors do not fit each other, or there is only one class.
 
     Example:
         >>> import torch
@@ -109,7 +109,7 @@ def angular_margin(
         tensor([ 1.5708, -1.5708])
 
     Reference:
-        The margin of the Encouraging Loss paper, taken in angles.
+        The margin of the Encouraging Loss paper, with angles instead of logits.
     """
     return _margin(angle_summary(embeddings, labels, class_weights, impl=impl))
 
@@ -154,7 +154,7 @@ def angular_visual_hardness(
             part of ``class_weights``; labels count the classes of all ranks. No gradient then.
 
     Returns:
-        ``[N]`` in ``[0, 1]``; larger is harder. Gradient finite, also at angle 0.
+        ``[N]`` in ``[0, 1]``; larger is harder. The gradient is finite, even at angle 0.
 
     Raises:
         ShapeError: ``embeddings`` and ``labels`` differ in length.
@@ -167,8 +167,8 @@ def angular_visual_hardness(
 
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Definition 3, Eq. (1).
-        Deviation: angles by ``atan2`` instead of ``arccos``; equal up to rounding. An example
-        aligned with every class at once gets 1/C.
+        Deviation: angles by ``atan2`` instead of ``arccos``, which are equal up to rounding. An
+        example aligned with every class at once gets 1/C.
     """
     if process_group is not None:
         return _sharded_hardness(embeddings, labels, class_weights, impl, process_group)
@@ -225,7 +225,7 @@ def angular_visual_confidence(embeddings: Tensor, class_weights: Tensor) -> Tens
         class_weights: rows of the classifier head, ``[C, D]``; the bias is ignored.
 
     Returns:
-        ``[N, C]``, rows sum to 1; a larger value means more confidence in that class.
+        ``[N, C]`` whose rows sum to 1; a larger value means more confidence in that class.
 
     Raises:
         ShapeError: the two tensors differ in width.
@@ -285,7 +285,7 @@ def feature_norm(embeddings: Tensor) -> Tensor:
 
 
 class ClassRanges:
-    """Shortest and longest embedding of every class, gathered block by block."""
+    """Shortest and longest embedding of every class, collected block by block."""
 
     def __init__(self) -> None:
         self._classes: Tensor | None = None  # ascending
@@ -333,7 +333,7 @@ def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
 
 
 def _ranges(norms: Tensor, group: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Smallest and largest finite norm of each of ``count`` groups; inf and -inf without one."""
+    """Smallest and largest finite norm of ``count`` groups; inf and -inf for groups without."""
     finite = torch.isfinite(norms)
     low, high = norms.new_full((count,), math.inf), norms.new_full((count,), -math.inf)
     low = low.scatter_reduce(0, group, torch.where(finite, norms, math.inf), "amin")
@@ -343,7 +343,7 @@ def _ranges(norms: Tensor, group: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _scaled(norms: Tensor, low: Tensor, high: Tensor) -> Tensor:
     width = high - low
-    flat = width <= 0  # one value per class: nothing to compare with
+    flat = width <= 0  # all embeddings of the class have the same length
     scaled = (norms - low) / torch.where(flat, 1.0, width)
     # a class with a single length has no range; 0.5 is neither short nor long
     return torch.where(torch.isfinite(norms), torch.where(flat, 0.5, scaled), math.nan)
@@ -373,7 +373,7 @@ def class_normalized_feature_norm(embeddings: Tensor, labels: Tensor) -> Tensor:
         labels: class indices, ``[N]``.
 
     Returns:
-        ``[N]`` in ``[0, 1]``; smaller is harder. 0.5 throughout a class of one length.
+        ``[N]`` in ``[0, 1]``; smaller is harder. 0.5 for a class whose lengths are all equal.
 
     Raises:
         ShapeError: ``embeddings`` and ``labels`` differ in length.

@@ -12,7 +12,7 @@ from hardsight.scores._tiles import AngleSummary, LogitSummary, Summaries, Targe
 
 
 def can_fuse(embeddings: Tensor, class_weights: Tensor, bias: Tensor | None) -> bool:
-    """Whether the fused kernels can take these tensors here."""
+    """Whether the fused kernels can process these tensors on this machine."""
     tensors = [embeddings, class_weights] + ([] if bias is None else [bias])
     return not any(map(is_traced, tensors)) and is_fusible(embeddings, class_weights)
 
@@ -34,7 +34,7 @@ def fused_summaries(
         logits, targets = _logit_parts(statistics)
     return Summaries(
         norms=row_norms(embeddings) if "norms" in parts else None,
-        # the kernels always have the angles; they cost nothing beside the product
+        # the kernels always compute the angles, whose cost is negligible next to the product
         angles=AngleSummary(
             statistics.target_angle,
             statistics.other_angle_total,
@@ -57,7 +57,7 @@ def _logit_parts(statistics: HeadStatistics) -> tuple[LogitSummary, TargetSummar
     assert statistics.other_probability is not None
     assert statistics.other_probability_squares is not None
     log_total = statistics.logsumexp - statistics.largest_logit
-    # the log of the own probability, exact even if that rounds to 1
+    # log of the labelled probability, exact even if the probability rounds to 1
     log_prob = torch.where(
         statistics.other_probability < 0.5,
         torch.log1p(-statistics.other_probability),

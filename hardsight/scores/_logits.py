@@ -1,4 +1,4 @@
-"""Scores of the logits: confidence, margin, entropy and energies."""
+"""Scores computed from logits: confidence, margin, entropy and energies."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
         ``[N]``; smaller is harder, negative is misclassified.
 
     Raises:
-        ShapeError: the tensors differ in length, or there is one class only.
+        ShapeError: the tensors differ in length, or there is only one class.
 
     Example:
         >>> import torch

@@ -69,7 +69,7 @@ def _is_autocast(embeddings: Tensor) -> bool:
 def angle_summary(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"
 ) -> AngleSummary:
-    """Angles between examples ``[N, D]`` and class weights ``[C, D]``, reduced over classes."""
+    """Reduce the angles of examples ``[N, D]`` to class weights ``[C, D]`` over classes."""
     head = TiledHead(class_weights, parts=("angles",), impl=impl)
     angles = head.summaries(embeddings, labels).angles
     assert angles is not None
@@ -91,7 +91,7 @@ def target_summary(logits: Tensor, labels: Tensor) -> TargetSummary:
 
 
 def logit_summaries(logits: Tensor, labels: Tensor) -> tuple[LogitSummary, TargetSummary]:
-    """Both reductions of logits ``[N, C]`` by one pass."""
+    """Compute both reductions of logits ``[N, C]`` in a single pass."""
     check_matrix(logits=logits)
     check_rows(logits=logits, labels=labels)
     check_labels(labels, logits.shape[1])
@@ -109,7 +109,7 @@ def head_summaries(
     rows_at_once: int | None = None,
     impl: str = "auto",
 ) -> Summaries:
-    """All summaries from embeddings and a linear head, by one matrix product.
+    """Compute all summaries from embeddings and a linear head with a single matrix product.
 
     Args:
         embeddings: ``[N, D]``.
@@ -118,7 +118,7 @@ def head_summaries(
         bias: of the head, ``[C]``; angles ignore it.
         parts: which fields of :class:`Summaries` to fill.
         classes_at_once: width of a tile.
-        rows_at_once: height of a tile; by default as many as fit a core's cache.
+        rows_at_once: height of a tile; by default as many rows as fit into a core's cache.
         impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU, no gradient), or ``"auto"``.
     """
     head = TiledHead(
@@ -133,7 +133,7 @@ def head_summaries(
 
 
 class TiledHead:
-    """A linear head prepared once, then applied tile by tile; options of :func:`head_summaries`."""
+    """A linear head that is prepared once and applied tile by tile; see :func:`head_summaries`."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class TiledHead:
         return self._units
 
     def summaries(self, embeddings: Tensor, labels: Tensor) -> Summaries:
-        """Summaries of examples ``[N, D]`` with labels ``[N]``."""
+        """Return the summaries of examples ``[N, D]`` with labels ``[N]``."""
         check_width(embeddings, self.class_weights)
         check_rows(embeddings=embeddings, labels=labels)
         check_labels(labels, len(self.class_weights))
@@ -188,7 +188,7 @@ class TiledHead:
         return merged
 
     def nearest(self, embeddings: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The classes nearest to each example by angle, nearest first.
+        """Return the classes nearest to each example by angle, nearest first.
 
         It makes a row of all classes for every example, so it is for heads with few classes.
 
@@ -224,7 +224,7 @@ class TiledHead:
         return embeddings.is_cuda and can_fuse(*tensors) and not _is_differentiated(*tensors)
 
     def _rows(self, embeddings: Tensor, labels: Tensor) -> Summaries:
-        """Some examples, merged over the tiles of classes."""
+        """Summarise some examples, merged over the tiles of classes."""
         unit, norms = units_and_norms(embeddings)
         merged = Summaries()
         for first in range(0, len(self.class_weights), self.classes_at_once):
@@ -236,7 +236,7 @@ class TiledHead:
             exact = unit_target_angles(unit, labels, self._normalized[0])
             angles = with_exact_target(angles, exact)
         norms_asked = norms if "norms" in self.parts else None
-        # not dataclasses.replace, which torch 2.6 cannot trace
+        # dataclasses.replace cannot be traced by torch 2.6
         return Summaries(norms_asked, angles, merged.predictions, merged.logits, merged.targets)
 
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
@@ -285,7 +285,7 @@ def _is_differentiated(*tensors: Tensor | None) -> bool:
 
 
 def _merge(first: Summaries, second: Summaries) -> Summaries:
-    """Summaries over two disjoint sets of classes, taken together."""
+    """Merge the summaries over two disjoint sets of classes."""
     angles, predictions = second.angles, second.predictions
     if first.angles is not None and second.angles is not None:
         angles = _merge_angles(first.angles, second.angles)
@@ -315,7 +315,7 @@ def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> P
 
 def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
     return AngleSummary(
-        # NaN if the class is in the other part, or in neither
+        # a part without the labelled class has NaN here
         target=torch.where(first.target.isnan(), second.target, first.target),
         others=first.others + second.others,
         nearest_other=torch.minimum(first.nearest_other, second.nearest_other),
@@ -341,8 +341,8 @@ def _merge_logits(
 
 def _merge_targets(first: TargetSummary, second: TargetSummary, gap: Tensor) -> TargetSummary:
     return TargetSummary(
-        # the maximum picks the part that has the class
-        logit=torch.maximum(first.logit, second.logit),  # -inf if the class is in the other part
+        # -inf in the part without the labelled class, so the maximum picks the other part
+        logit=torch.maximum(first.logit, second.logit),
         log_prob=torch.maximum(
             first.log_prob + logsigmoid(gap), second.log_prob + logsigmoid(-gap)
         ),
@@ -360,7 +360,7 @@ def _share(gap: Tensor, value: Tensor) -> Tensor:
 
 
 def _concatenate(pieces: list[Any]) -> Any:
-    """The same summary of consecutive examples, as one."""
+    """Concatenate the same summary of consecutive examples."""
     head = pieces[0]
     if len(pieces) == 1 or not (dataclasses.is_dataclass(head) or isinstance(head, Tensor)):
         return head  # None, or the number of classes

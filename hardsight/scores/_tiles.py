@@ -47,7 +47,7 @@ class PredictionSummary:
 
     Attributes:
         largest: largest logit.
-        prediction: its class.
+        prediction: class of the largest logit.
     """
 
     largest: Tensor
@@ -60,9 +60,9 @@ class LogitSummary(PredictionSummary):
 
     Attributes:
         largest: largest logit.
-        prediction: its class.
-        log_total: log of the summed exponentials of all logits minus the largest. Kept apart from
-            it, because beside a logit of 10,000 a float32 rounds it to a thousandth.
+        prediction: class of the largest logit.
+        log_total: log of the summed exponentials of all logits minus the largest. It is kept
+            separate, because added to a logit of 10,000 float32 would round it to a thousandth.
         entropy: of the softmax, in nats.
     """
 
@@ -110,15 +110,15 @@ class OwnColumns:
     """The column of each example's labelled class in a tile of classes.
 
     Attributes:
-        index: column, ``[N, 1]``, clamped into the tile unless that holds all classes.
-        inside: whether the labelled class is in this tile, ``[N, 1]``; ``None`` if it must be.
+        index: column, ``[N, 1]``, clamped into the tile unless the tile holds all classes.
+        inside: whether the labelled class is in this tile, ``[N, 1]``; ``None`` if it always is.
     """
 
     index: Tensor
     inside: Tensor | None
 
     def filled(self, tile: Tensor, value: float | Tensor) -> Tensor:
-        """``tile`` with the entries of the labelled classes replaced."""
+        """Return ``tile`` with the entries of the labelled classes replaced."""
         return tile.scatter(1, self.index, self._entries(tile, value))
 
     def fill_(self, tile: Tensor, value: float | Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class OwnColumns:
         return tile.scatter_(1, self.index, self._entries(tile, value))
 
     def gathered(self, tile: Tensor, missing: float) -> Tensor:
-        """Entries of the labelled classes ``[N]``; ``missing`` if the class is in another tile."""
+        """Return the labelled classes' entries, ``[N]``; ``missing`` if in another tile."""
         entries = tile.gather(1, self.index)
         # for a label in another tile, the clamped column belongs to another class: ignore it
         if self.inside is not None:
@@ -140,7 +140,7 @@ class OwnColumns:
 
 
 def own_columns(labels: Tensor, first_class: int, width: int) -> OwnColumns:
-    """Columns of ``labels`` in the tile of ``width`` classes from ``first_class`` on."""
+    """Return the columns of ``labels`` in the tile of ``width`` classes from ``first_class`` on."""
     position = (labels.long() - first_class)[:, None]
     inside = (position >= 0) & (position < width)
     # clamped so that gather stays in bounds; "inside" marks the columns that are real
@@ -150,7 +150,8 @@ def own_columns(labels: Tensor, first_class: int, width: int) -> OwnColumns:
 def all_columns(labels: Tensor) -> OwnColumns:
     """Columns of ``labels`` in a tile of all classes; reading a label out of range raises.
 
-    On a GPU the error ends the process, as in ``cross_entropy``.
+    Reading the column of a label that is not a class raises. On a GPU the error ends the process,
+    as in ``cross_entropy``.
     """
     return OwnColumns(labels.long()[:, None], None)
 
@@ -158,7 +159,7 @@ def all_columns(labels: Tensor) -> OwnColumns:
 def angle_tile(
     cosines: Tensor, columns: OwnColumns, unit: Tensor, weights: Tensor, *, spare: bool
 ) -> AngleSummary:
-    """Angles of one tile; ``spare`` says that the cosines' memory may be overwritten."""
+    """Reduce the angles of one tile; with ``spare`` the memory of the cosines is overwritten."""
     angles = angles_from_cosines(cosines, embeddings=unit, class_weights=weights, overwrite=spare)
     # NaN means "in another tile", which merging relies on
     target = columns.gathered(angles, math.nan)
@@ -169,10 +170,10 @@ def angle_tile(
 
 
 def with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
-    """``angles`` from cosines, with the own angle exact even near 0 and pi.
+    """Return ``angles`` with an exact angle to the labelled class, even near 0 and pi.
 
-    If all angles are 0 or pi as far as a cosine can tell, the others take the value of the own
-    one, so that every class has the same share.
+    If a cosine cannot tell any angle from 0 or pi, the others are set to the angle to the labelled
+    class, which gives every class the same share.
     """
     count = angles.num_classes - 1
     mean = angles.others / max(count, 1)
@@ -180,14 +181,14 @@ def with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
     at_end = (mean < _COSINE_RESOLUTION) | (mean > math.pi - _COSINE_RESOLUTION)
     alike = at_end & ((mean - target).abs() < _COSINE_RESOLUTION)
     others = torch.where(alike, target * count, angles.others)
-    # torch 2.6 cannot trace dataclasses.replace
+    # dataclasses.replace cannot be traced by torch 2.6
     return AngleSummary(target, others, angles.nearest_other, angles.num_classes)
 
 
 def logit_tile(
     logits: Tensor, columns: OwnColumns, first_class: int
 ) -> tuple[LogitSummary, TargetSummary]:
-    """Both summaries of one tile; probabilities are relative to the tile."""
+    """Return both summaries of one tile; probabilities are relative to the tile."""
     largest, prediction = logits.max(dim=1)
     target = columns.gathered(logits, -math.inf)
     below = logits - largest[:, None]
@@ -234,7 +235,7 @@ class Scratch:
         return logits if bias is None else logits.add_(bias)
 
     def softmax(self, logits: Tensor) -> Tensor:
-        """Probabilities of a tile from its logits."""
+        """Compute the probabilities of a tile from its logits."""
         room = self._room("probs", logits, logits.shape[1])
         return torch.softmax(logits, dim=1, out=room)
 
@@ -265,7 +266,7 @@ def scratch_prediction_tile(
 def _target_and_other(logits: Tensor, columns: OwnColumns) -> tuple[Tensor, Tensor]:
     target = columns.gathered(logits, -math.inf)
     largest_other = columns.fill_(logits, -math.inf).amax(dim=1)
-    # restored: the softmax that follows needs them
+    # restore the entries, which the softmax needs later
     columns.fill_(logits, target[:, None])
     return target, largest_other
 
@@ -283,7 +284,8 @@ def scratch_logit_tile(
     # without the largest, as in logit_tile
     rest = probs.scatter_(1, prediction[:, None], 0.0).sum(dim=1)
     log_total = (rest / top).log1p()
-    # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
+    # nansum, because a logit of -inf gives 0 * -inf = NaN but must add 0; the log_total of a row
+    # with NaN is NaN anyway
     entropy = log_total - logits.sub_(largest[:, None]).mul_(probs).nansum(dim=1)
     rest_square = probs.square_().sum(dim=1)
     # if the label is not the prediction, its probability is at most 1/2, so 1 - own is exact enough
@@ -298,7 +300,7 @@ def scratch_logit_tile(
 
 
 def floored(logits: Tensor) -> Tensor:
-    """Logits with the lowest number in place of -inf, so that differences are not NaN."""
+    """Replace -inf in logits by the lowest finite number, so differences are not NaN."""
     return logits.clamp_min(torch.finfo(logits.dtype).min)
 
 
@@ -308,7 +310,7 @@ def or_zero_(log_total: Tensor, largest: Tensor) -> Tensor:
 
 
 def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Tensor:
-    """Position of the largest logit of each row, ``[N]``; the first one if several tie.
+    """Return the position of the largest logit of each row, ``[N]``; the first if several tie.
 
     On a CPU an argmax costs ten times as much as a maximum. So it is only computed for rows that
     need it, and first over blocks of columns, then within the block with the largest logit.
@@ -323,7 +325,7 @@ def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Te
 
 
 def _blockwise_argmax(logits: Tensor) -> Tensor:
-    """``logits.argmax(dim=1)`` by the maxima of blocks, then within one block of each row."""
+    """Return ``logits.argmax(dim=1)``, found block by block."""
     width = logits.shape[1] // _BLOCK * _BLOCK
     # for narrow rows, blocks would save nothing
     if width < 4 * _BLOCK:

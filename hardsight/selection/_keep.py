@@ -10,14 +10,14 @@ _EXPECTED = "expected keep to be a share in (0, 1], such as 0.5, or a whole numb
 def rows_to_keep(keep: float, rows: int) -> int:
     """The number of rows of a table that ``keep`` means.
 
-    A float is a share, an int a number of rows. 1 is refused, because it could be either.
+    A float is a share, an int a number of rows. The int 1 is refused, because it could be either.
 
     Args:
         keep: a share in ``(0, 1]``, or a whole number of rows.
-        rows: that there are.
+        rows: number of rows of the table.
 
     Raises:
-        OptionError: it is neither, or there are not as many rows.
+        OptionError: ``keep`` is neither, or larger than the table.
 
     Example:
         >>> rows_to_keep(0.5, 301), rows_to_keep(40, 301), rows_to_keep(1.0, 301)

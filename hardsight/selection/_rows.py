@@ -22,7 +22,7 @@ _FORMS = "a .parquet or .csv file with a column 'index', an .npy file, or an arr
 
 @dataclass(frozen=True)
 class RowList:
-    """Numbers of examples, and what is known about where they come from.
+    """Numbers of examples, and where they come from.
 
     Attributes:
         index: the numbers as the user passed them, or a mask of booleans.
@@ -38,11 +38,11 @@ class RowList:
         """Check the rows against the data, and return them in ascending order.
 
         Args:
-            length: examples that the data has.
-            spec: its name.
+            length: number of examples of the data.
+            spec: name of the data.
 
         Raises:
-            DataError: they are not numbers of distinct examples of this data.
+            DataError: the rows are not numbers of distinct examples of this data.
         """
         index = self.index
         if index.ndim != 1:
@@ -61,7 +61,7 @@ class RowList:
                 f"expected {self.origin} to be whole numbers, the column 'index' of a table, got "
                 f"{index.dtype}"
             )
-        # sorted: sources are read in their own order, and a table's rows come by index
+        # sorted, because sources are read in their own order and tables are ordered by index
         rows = np.sort(index.astype(np.int64))
         if rows[0] < 0 or rows[-1] >= length:
             worst = rows[0] if rows[0] < 0 else rows[-1]
@@ -80,11 +80,11 @@ def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
 
     Args:
         rows: a file of :func:`write_rows`, another parquet or CSV file with a column ``index``, an
-            ``.npy`` file, or an array of whole numbers, or of booleans, one per example.
+            ``.npy`` file, an array of whole numbers, or an array of one boolean per example.
 
     Raises:
         MissingDataError: there is no such file.
-        DataError: it holds no rows.
+        DataError: the file is not a list of rows.
     """
     # values are checked later, when the data is known; see RowList.numbers
     if not isinstance(rows, str | os.PathLike):
@@ -109,7 +109,7 @@ def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
 def write_rows(
     file: str | os.PathLike[str], table: ScoreTable, index: NDArray[np.int64], **facts: Any
 ) -> Path:
-    """Write the rows of a table that were selected, with their ids.
+    """Write the selected rows of a table to a file, with their ids.
 
     Args:
         file: to write, ``.parquet``; an existing file is replaced.
@@ -119,7 +119,7 @@ def write_rows(
 
     Raises:
         DataError: the name does not end in ``.parquet``.
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     path = Path(file)
     if path.suffix.lower() != ".parquet":

@@ -47,10 +47,10 @@ def select(
 
     Args:
         table: of a run, or the folder of the run.
-        keep: share in (0, 1], such as 0.5, or a whole number of rows, such as 5000. 1 could be
-            either and is refused: write 1.0 for all rows.
-        by: the score or summary to judge rows by, such as ``avh`` or ``aum``; by default ``el2n``,
-            and ``early_el2n`` of a tracked training run; ``random`` does not look at it.
+        keep: share in (0, 1], such as 0.5, or a whole number of rows, such as 5000. The int 1 could
+            be either and is refused; pass 1.0 for all rows.
+        by: score or summary to rank rows by, such as ``avh`` or ``aum``; by default ``el2n``, or
+            ``early_el2n`` for a tracked training run. ``random`` ignores it.
         how: the rule: ``coverage``, ``hardest``, ``easiest``, ``moderate`` or ``random``.
         balanced: keep the same number of rows of every class, while it has enough; the rule is
             then applied within each class.
@@ -64,11 +64,12 @@ def select(
         seed: seed of what is drawn at random.
 
     Returns:
-        the values of the column ``index`` of the rows kept, ascending: positions in the data.
+        the values of the column ``index`` of the kept rows, ascending; these are positions in the
+        data.
 
     Raises:
         OptionError: an option is outside its range.
-        TableError: there is no such score.
+        TableError: the table has no such score.
 
     Example:
         >>> import hardsight as hs
@@ -80,8 +81,8 @@ def select(
 
     Reference:
         Zheng et al., Coverage-centric Coreset Selection for High Pruning Rates, ICLR 2023,
-        Algorithm 1. Deviation: they search the share that is dropped for each dataset and rate;
-        here it follows from ``keep`` unless it is given.
+        Algorithm 1. Deviation: they search for the best share to drop for each dataset and rate;
+        here the default follows from ``keep``.
     """
     if not isinstance(table, ScoreTable):
         table = read_table(table)
@@ -97,7 +98,7 @@ def select(
         by = next((name for name in _USUAL if name in table.scores), _USUAL[0])
     if how != "random":
         table.higher_is_harder(by)  # raises if it is not a score
-    left = _not_suspect(table, drop_suspects)  # first: it takes most of the memory
+    left = _not_suspect(table, drop_suspects)  # first, since it needs the most memory
     hardness = _hardness(table, by, how)
     left &= ~np.isnan(hardness)
     if drop_duplicates:
@@ -105,7 +106,7 @@ def select(
     if not left.any():
         raise OptionError(f"no row has a value of {by} and is left to choose from; name another")
     share = _dropped_share(drop_hardest, count / len(table)) if how == "coverage" else 0.0
-    # the bytes of the word keep this stream apart from others of the same seed
+    # the word makes this stream differ from other streams of the same seed
     rule = _Rule(how, share, np.random.default_rng([seed, *b"select"]))
     chosen = _chosen(table, np.flatnonzero(left), hardness, rule, count, balanced)
     if len(chosen) < count:
@@ -113,16 +114,16 @@ def select(
             f"{len(chosen):,} rows are kept instead of {count:,}: the others were dropped as "
             f"suspects or duplicates, or have no value of {by}"
         )
-    # positions in the table become the data's own numbers, which other verbs take
+    # convert positions in the table to positions in the data, which other verbs take
     return np.sort(table.column("index")[chosen]).astype(np.int64, copy=False)
 
 
 def _hardness(table: ScoreTable, by: str, how: str) -> NDArray[np.float64]:
-    """Larger is harder; rows that were held out of training are ranked among themselves."""
+    """Return values of which larger is harder; held-out rows are ranked among themselves."""
     if how == "random":
-        # every row has a value, so that none is left out for lack of one
+        # a value for every row, so none is left out for missing a score
         return np.zeros(len(table))
-    if how == "coverage":  # strata are cut over the score itself
+    if how == "coverage":  # strata are cut over the score itself, not over ranks
         sign = 1.0 if table.higher_is_harder(by) else -1.0
         return sign * table.column(by).astype(np.float64)
     return table.hardness_among_alike(by)
@@ -137,13 +138,13 @@ def _not_suspect(table: ScoreTable, share: float) -> NDArray[np.bool_]:
             "drop_suspects needs a column that tells wrong labels, such as suspicion of a tracked "
             f"training run or logit_margin; the table has {', '.join(table.scores)}"
         )
-    # no more than are ranked: a row without a label or a finite score is nobody's suspect
+    # this may drop fewer rows: a row without a label or a finite score is not ranked as suspect
     kept[most_suspect(table, round(share * len(table)))] = False
     return kept
 
 
 def _no_repeats(table: ScoreTable, left: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The first row that is left of each group of near-duplicates, and all rows without one."""
+    """Keep the first remaining row of each group of near-duplicates, and all other rows."""
     repeats = repeats_of(table)
     if repeats is None:
         raise OptionError(
@@ -151,12 +152,12 @@ def _no_repeats(table: ScoreTable, left: NDArray[np.bool_]) -> NDArray[np.bool_]
             "embeddings, or did so in an older version; score again with keep_embeddings "
             "(--keep-embeddings)"
         )
-    # each row names one before it, so jumping on from there ends at the first of its group
+    # each row points to an earlier duplicate, so following the pointers ends at the group's first
     first = np.where(repeats < 0, np.arange(len(repeats), dtype=np.int32), repeats)
     while (first[first] != first).any():
         first = first[first]
     rows = np.flatnonzero(left)
-    # a group whose first row was dropped before is not lost: the next one stands in for it
+    # if the first row of a group was already dropped, the next remaining row represents it
     _, kept = np.unique(first[rows], return_index=True)
     is_first = np.zeros(len(left), np.bool_)
     is_first[rows[kept]] = True
@@ -166,18 +167,18 @@ def _no_repeats(table: ScoreTable, left: NDArray[np.bool_]) -> NDArray[np.bool_]
 def _dropped_share(drop_hardest: float | None, keep: float) -> float:
     if drop_hardest is not None:
         return drop_hardest
-    # the less is kept, the more of the hardest end is cut off, where wrong labels gather
+    # the fewer rows are kept, the more of the hardest are dropped, where wrong labels accumulate
     return 0.0 if keep >= 0.5 else 0.1 if keep >= 0.15 else 0.3
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """A rule over rows of which all have a value.
+    """A selection rule for rows that all have a value.
 
     Attributes:
-        how: its name.
-        dropped: share of the rows that ``coverage`` drops, the hardest.
-        draw: what is drawn at random.
+        how: name of the rule.
+        dropped: share of the hardest rows that ``coverage`` drops.
+        draw: generator of the random draws.
     """
 
     how: str
@@ -185,35 +186,35 @@ class _Rule:
     draw: np.random.Generator
 
     def __call__(self, hardness: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-        """Positions of ``count`` rows, or of all if there are fewer."""
+        """Return the positions of ``count`` rows, or of all if there are fewer."""
         count = min(count, len(hardness))
         if self.how == "random":
             return self.draw.permutation(len(hardness))[:count]
-        # stable, so that equal rows are taken in the order of the table
+        # stable, so equal rows are taken in the order of the table
         order = np.argsort(-hardness, kind="stable")
         if self.how == "coverage":
-            # never so many that too few are left to keep
+            # leave at least ``count`` rows
             left = order[min(len(order) - count, round(self.dropped * len(order))) :]
             return left[self._over_strata(hardness[left], count)]
         begin = {"hardest": 0, "easiest": len(order) - count, "moderate": (len(order) - count) // 2}
         return order[begin[self.how] :][:count]
 
     def _over_strata(self, hardness: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-        """The same number from every stratum of equal width, drawn at random within it."""
+        """Draw the same number of rows at random from every stratum of equal width."""
         finite = hardness[np.isfinite(hardness)]
-        # infinite margins exist; they belong to the outermost strata
+        # margins can be infinite, and such rows belong to the outermost strata
         low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
         width = (high - low) / _STRATA or 1.0
         places = np.clip(hardness, low, high)
         places -= low
         places /= width
-        # in place and in 8 bits: 50 strata of ten million rows
+        # in place and in 8 bits, to save memory with tens of millions of rows
         strata = np.minimum(places, _STRATA - 1, out=places).astype(np.int8)
         sizes = np.bincount(strata, minlength=_STRATA)
-        del finite, places  # of millions of rows each is as large as the table's column
+        del finite, places  # each is as large as a column of the table
         numbers = np.int32 if len(hardness) < 2**31 else np.int64
         shuffled = self.draw.permutation(np.arange(len(hardness), dtype=numbers))
-        # a random order, then a stable sort by stratum: a random order within each
+        # shuffled and then sorted stably by stratum, which leaves a random order within each
         order = shuffled[np.argsort(strata[shuffled], kind="stable")]
         parts = np.split(order, np.cumsum(sizes)[:-1])
         quotas = even_quotas(sizes, count).tolist()
@@ -228,7 +229,7 @@ def _chosen(
     count: int,
     balanced: bool,
 ) -> NDArray[np.int64]:
-    """Positions in the table, by the rule over all rows or within each class."""
+    """Return positions in the table, chosen over all rows or within each class."""
     if not balanced:
         return rows[rule(hardness[rows], count)]
     labels = table.column("label")[rows]
@@ -242,7 +243,7 @@ def _chosen(
 
 
 def even_quotas(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """How many each group gives, as evenly as their sizes allow, ``count`` together.
+    """Return how many rows each group gives, ``count`` in total and as even as sizes allow.
 
     Example:
         >>> even_quotas(np.array([2, 100, 50]), 30).tolist()
@@ -251,7 +252,8 @@ def even_quotas(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     quotas = np.zeros_like(sizes)
     left = min(count, int(sizes.sum()))
     by_size = np.argsort(sizes, kind="stable")
-    for place, group in enumerate(by_size.tolist()):  # the smallest first: its lack is shared out
+    # smallest first, so larger groups make up for what it cannot give
+    for place, group in enumerate(by_size.tolist()):
         quotas[group] = min(int(sizes[group]), left // (len(sizes) - place))
         left -= int(quotas[group])
     return quotas

@@ -1,4 +1,4 @@
-"""Statistics: correlations, comparisons and detection, each number with its interval."""
+"""Correlations, comparisons and detection, with an interval for every number."""
 
 from hardsight.stats._bins import HUMAN_BINS as HUMAN_BINS
 from hardsight.stats._bins import BinCorrelation as BinCorrelation

@@ -13,7 +13,7 @@ from hardsight.stats._correlation import Correlation, correlation
 from hardsight.stats._inputs import Floats, Integers, check_choice, check_finite, columns
 
 HUMAN_BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Edges of the AVH paper's levels of human selection frequency."""
+"""Bin edges of the AVH paper's levels of human selection frequency."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class BinCorrelation:
 
     Attributes:
         low: lower edge, which belongs to the bin.
-        high: upper edge, which belongs to the last bin only.
+        high: upper edge, which belongs to the bin only if it is the last one.
         n: number of examples in the bin.
         correlation: ``None`` if it is undefined.
         reason: why it is undefined; empty if it is defined.
@@ -36,12 +36,12 @@ class BinCorrelation:
 
 
 def bin_index(values: ArrayLike, edges: ArrayLike, *, outside: str = "raise") -> Integers:
-    """Bin of every value; bins are half-open, the last one is closed.
+    """Return the bin of every value; bins are half-open, but the last one is closed.
 
     Args:
         values: ``[N]``.
-        edges: B + 1 increasing numbers; bin ``b`` is ``[edges[b], edges[b + 1])``, the last one
-            includes its upper edge.
+        edges: B + 1 increasing numbers; bin ``b`` is ``[edges[b], edges[b + 1])``, and the last
+            one includes its upper edge.
         outside: ``"raise"``, or ``"drop"`` to give values outside all bins the index -1.
 
     Returns:
@@ -56,15 +56,15 @@ def bin_index(values: ArrayLike, edges: ArrayLike, *, outside: str = "raise") ->
         array([0, 1, 1, 2])
 
     Reference:
-        Deviation: the AVH paper writes its human bins closed on both sides, [0, .2] and so on,
-        which puts .2 into two of them.
+        Deviation: the AVH paper writes its human bins as closed on both sides, [0, .2] and so on,
+        which puts .2 into two bins.
     """
     check_choice("outside", outside, ("raise", "drop"))
     bounds = _checked_edges(edges)
     vector = columns(values=values)["values"]
-    # right: a value on an edge belongs to the bin above it
+    # side="right": a value on an edge belongs to the bin above it
     index = np.searchsorted(bounds, vector, side="right") - 1
-    # the last bin is closed, so that a share of 1.0 is inside
+    # the last bin is closed, so a share of 1.0 is inside
     index[vector == bounds[-1]] = len(bounds) - 2
     beyond = (index < 0) | (index > len(bounds) - 2)
     if beyond.any() and outside == "raise":
@@ -76,15 +76,15 @@ def bin_index(values: ArrayLike, edges: ArrayLike, *, outside: str = "raise") ->
 
 
 def quantile_edges(values: ArrayLike, count: int) -> Floats:
-    """Edges of bins that hold about the same number of values each.
+    """Return edges of bins that each hold about the same number of values.
 
     Args:
         values: ``[N]``.
-        count: number of bins asked for.
+        count: number of bins.
 
     Returns:
         Increasing edges from the smallest to the largest value. If many values are equal,
-        neighbouring edges coincide and are merged, so there may be fewer bins than asked for.
+        neighbouring edges coincide and are merged, so there may be fewer than ``count`` bins.
 
     Raises:
         OptionError: ``count`` is less than 1.
@@ -101,7 +101,7 @@ def quantile_edges(values: ArrayLike, count: int) -> Floats:
         raise OptionError(f"expected at least 1 bin, got count={count}")
     vector = columns(values=values)["values"]
     check_finite("a quantile is between two values; leave them out", values=vector)
-    # unique: many equal values would give bins of no width
+    # unique, because many equal values would give bins of zero width
     edges: Floats = np.unique(np.quantile(vector, np.linspace(0, 1, count + 1)))
     if len(edges) < 2:
         raise StatisticError(f"all {len(vector):,} values are {vector[0]:g}: there is only one bin")
@@ -117,19 +117,18 @@ def binned_correlations(
     method: str = "spearman",
     level: float = 0.95,
 ) -> list[BinCorrelation]:
-    """The correlation of two columns within each bin of a third.
+    """Return the correlation of two columns within each bin of a third.
 
     Args:
         x: values, ``[N]``.
         y: values, ``[N]``.
-        by: what the bins are made of, ``[N]``; it may be ``y`` itself, as in the AVH paper's
-            Table 1.
+        by: the column to bin, ``[N]``; it may be ``y`` itself, as in the AVH paper's Table 1.
         edges: see :func:`bin_index`.
         method: see :func:`correlation`.
         level: confidence level of the intervals.
 
     Returns:
-        One entry per bin; bins with too few or constant values say so in ``.reason``.
+        One entry per bin; ``.reason`` says if a bin has too few or constant values.
 
     Example:
         >>> x, y = [1, 2, 3, 4, 5, 6], [0.1, 0.3, 0.2, 0.4, 0.45, 0.9]
@@ -145,7 +144,7 @@ def binned_correlations(
         inside = index == b
         inner: Correlation | None = None
         reason = ""
-        # a bin with too few or equal values is reported with the reason, and does not end the table
+        # a bin with too few or equal values is reported with its reason; the other bins go on
         try:
             x_in, y_in = vectors["x"][inside], vectors["y"][inside]
             inner = correlation(x_in, y_in, method=method, level=level)

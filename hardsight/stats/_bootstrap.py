@@ -1,9 +1,9 @@
 r"""The bootstrap, computed from how often each example was drawn.
 
 A resample is a vector of counts ``[N]`` that sum to N. A statistic here is a function of a block
-of such vectors, ``[B, N]`` to ``[B]``, so that a thousand resamples are a few array operations,
-and leaving one example out is a vector of counts as well. Blocks are bounded in size, which does
-not change the result: only the seed does.
+of such vectors, ``[B, N]`` to ``[B]``. A thousand resamples then take a few array operations, and
+leaving out an example is a vector of counts as well. Blocks are bounded in size, which does not
+change the result; only the seed does.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MOST_LEFT_OUT_BLOCKS = 2000  # evaluations of the jackknife at most, in blocks 
 
 
 def replicates(statistic: Statistic, n: int, *, resamples: int, seed: int) -> Floats:
-    """The statistic of every resample in which it is defined.
+    """Return the statistic of every resample in which it is defined.
 
     Args:
         statistic: counts ``[B, N]`` to values ``[B]``, NaN if undefined.
         n: number of examples.
         resamples: number of resamples.
-        seed: same seed, same resamples.
+        seed: the same seed gives the same resamples.
 
     Raises:
         OptionError: fewer than 2 resamples.
@@ -53,16 +53,16 @@ def replicates(statistic: Statistic, n: int, *, resamples: int, seed: int) -> Fl
 def bootstrap_interval(
     statistic: Statistic, n: int, *, kind: str, level: float, resamples: int, seed: int
 ) -> tuple[float, float]:
-    r"""Percentile or BCa interval of a statistic.
+    r"""Return the percentile or BCa interval of a statistic.
 
-    The percentile interval is made of the quantiles :math:`\alpha` and :math:`1 - \alpha` of the
+    The percentile interval consists of the quantiles :math:`\alpha` and :math:`1 - \alpha` of the
     replicates. BCa moves them to
 
     .. math:: \Phi\left(z_0 + \frac{z_0 + z_\alpha}{1 - a(z_0 + z_\alpha)}\right)
 
-    with the bias :math:`z_0` from the share of replicates under the estimate (half of those equal
-    to it) and the acceleration :math:`a` from the jackknife, which leaves out one example at a
-    time, or blocks of a seeded shuffle if there are more than 2,000 examples.
+    with the bias :math:`z_0` from the share of replicates below the estimate (those equal to it
+    count half) and the acceleration :math:`a` from the jackknife, which leaves out one example at
+    a time, or blocks of a seeded shuffle if there are more than 2,000 examples.
 
     Reference:
         Efron, Better bootstrap confidence intervals, JASA 1987.
@@ -83,9 +83,10 @@ def _bca_tails(statistic: Statistic, values: Floats, n: int, tails: Floats, seed
     if (values == estimate).all():  # nothing varies, nothing to correct
         return tails
     normal = NormalDist()
-    # ties count half, as in a mid-rank: discrete statistics would seem biased otherwise
+    # ties count half, as in a mid-rank, or discrete statistics would seem biased
     below = float(np.mean((values < estimate) + 0.5 * (values == estimate)))
-    # all replicates on one side: the correction is infinite, so stop one replicate short of it
+    # with all replicates on one side the correction would be infinite, so stop half a replicate
+    # before the edge
     edge = 0.5 / len(values)
     z0 = normal.inv_cdf(min(max(below, edge), 1 - edge))
     a = _acceleration(statistic, n, seed)
@@ -113,13 +114,13 @@ def _draws(n: int, resamples: int, seed: int) -> Iterator[Floats]:
 
 
 def _leave_out(n: int, seed: int) -> Iterator[Floats]:
-    # a shuffled split: neighbours in the data may be alike; another stream than that of the draws
+    # shuffled, because neighbours in the data may be similar; [seed, 1] is independent of the draws
     order = np.random.default_rng([seed, 1]).permutation(n) if n > _MOST_LEFT_OUT_BLOCKS else None
     blocks = np.array_split(np.arange(n) if order is None else order, min(n, _MOST_LEFT_OUT_BLOCKS))
     at_once = max(1, _ENTRIES_AT_ONCE // n)
     for first in range(0, len(blocks), at_once):
         part = blocks[first : first + at_once]
-        # all but one block, as counts: the statistic needs no second form
+        # all but one block, expressed as counts, which the statistic already takes
         counts = np.ones((len(part), n))
         for row, block in enumerate(part):
             counts[row, block] = 0

@@ -28,7 +28,7 @@ TESTS = ("steiger", "meng", "fisher", "bootstrap")
 
 @dataclass(frozen=True)
 class CorrelationComparison:
-    """Two correlations with one column, and whether they differ.
+    """Two correlations with the same column, and whether they differ.
 
     Attributes:
         difference: the first coefficient minus the second.
@@ -77,16 +77,16 @@ def compare_correlations(
 ) -> CorrelationComparison:
     r"""Test whether ``x1`` correlates more strongly with ``y`` than ``x2`` does.
 
-    Both correlations are of the same examples and share ``y``, so they are not independent; the
-    tests differ in how they allow for it. With :math:`z_k` the Fisher z of each coefficient:
+    Both correlations come from the same examples and share ``y``, so they are not independent. The
+    tests differ in how they allow for that. With :math:`z_k` as the Fisher z of each coefficient:
 
     - ``"steiger"``: :math:`(z_1 - z_2)\sqrt{n-3}/\sqrt{2 - 2s}`, where :math:`s` is the
-      correlation of the two z under the hypothesis, from the mean of both coefficients.
+      correlation of the two z under the hypothesis, computed from the mean of both coefficients.
     - ``"meng"``: :math:`(z_1 - z_2)\sqrt{(n-3)/(2(1-r_{12})h)}`.
-    - ``"fisher"``: :math:`(z_1 - z_2)/\sqrt{2/(n-3)}`, as if they were independent: the test of
-      the AVH paper, kept for comparison with it. If both scores agree it misses differences.
+    - ``"fisher"``: :math:`(z_1 - z_2)/\sqrt{2/(n-3)}`, as if they were independent. This is the
+      test of the AVH paper, kept for comparison. It misses differences if both scores agree.
     - ``"bootstrap"``: the difference of the coefficients over its standard deviation among
-      resamples of the examples. Slow, and right for ties and for any distribution.
+      resamples of the examples. Slow, but correct for ties and for any distribution.
 
     Steiger and Meng are derived for Pearson. Spearman uses the same formulas on the rank
     coefficients. Kendall uses the variance 0.437/(n - 4) and takes :math:`\sin(\pi\tau/2)` for
@@ -95,11 +95,11 @@ def compare_correlations(
     Args:
         x1: values of the first score, ``[N]``, N at least 4.
         x2: values of the second score, ``[N]``.
-        y: what both are compared with, ``[N]``.
+        y: the column that both are correlated with, ``[N]``.
         method: ``"spearman"``, ``"pearson"`` or ``"kendall"``.
         test: see above.
-        magnitudes: compare strengths: a score that correlates negatively is negated first, so
-            that a hardness (negative) and a confidence (positive) can be compared.
+        magnitudes: compare strengths. A score that correlates negatively is negated first, which
+            allows comparing a hardness (negative) with a confidence (positive).
         alternative: ``"two-sided"``, or ``"greater"`` if only a stronger ``x1`` counts (the
             paper's p-values), or ``"less"``.
         level: confidence level of the interval of the difference.
@@ -132,14 +132,14 @@ def compare_correlations(
     """
     check_choice("test", test, TESTS)
     check_choice("method", method, METHODS)
-    # Kendall's variance has n - 4 below it, the others n - 3
+    # Kendall's variance divides by n - 4, the others by n - 3
     vectors = columns(x1=x1, x2=x2, y=y, nan=nan, least=5 if method == "kendall" else 4)
     check_usable(method, **vectors)
     a, b, target = vectors["x1"], vectors["x2"], vectors["y"]
     first, second = coefficient(a, target, method)[0], coefficient(b, target, method)[0]
     between = coefficient(a, b, method)[0]
     if magnitudes:
-        # both scores turned to rise with y: their correlation turns with them
+        # scores are turned to rise with y, and their correlation with each other turns with them
         between *= math.copysign(1, first) * math.copysign(1, second)
         a, b = math.copysign(1, first) * a, math.copysign(1, second) * b
         first, second = abs(first), abs(second)
@@ -180,13 +180,15 @@ def compare_coefficients(
     alternative: str = "two-sided",
     level: float = 0.95,
 ) -> CorrelationComparison:
-    """:func:`compare_correlations` from the coefficients alone, such as those printed in a paper.
+    """Compare correlations given only the coefficients, such as those printed in a paper.
+
+    See :func:`compare_correlations`.
 
     Args:
         first: correlation of the first score with the common column.
         second: correlation of the second score with it.
         n: number of examples.
-        between: correlation of the two scores with each other; only ``"fisher"`` does without.
+        between: correlation of the two scores with each other; only ``"fisher"`` works without it.
         method: kind of coefficient.
         test: ``"steiger"``, ``"meng"`` or ``"fisher"``.
         alternative: ``"two-sided"``, ``"greater"`` or ``"less"``.
@@ -205,7 +207,7 @@ def compare_coefficients(
     """
     check_choice("test", test, ("steiger", "meng", "fisher"))
     check_choice("method", method, METHODS)
-    # Kendall's variance has n - 4 below it, the others n - 3
+    # Kendall's variance divides by n - 4, the others by n - 3
     least = 5 if method == "kendall" else 4
     if n < least:
         raise StatisticError(f"expected at least {least} values for this test, got n={n}")
@@ -259,19 +261,20 @@ def _test_statistic(
             f"no data can have the correlations {first:g}, {second:g} and, with each other, "
             f"{between:g}"
         )
-    variance = z_variance(0.0, n, method)  # of each z under the hypothesis; Spearman as Pearson
+    # variance of each z under the hypothesis; at r = 0 Spearman's is the same as Pearson's
+    variance = z_variance(0.0, n, method)
     apart = _steiger_apart(r1, r2, r12) if test == "steiger" else _meng_apart(r1, r2, r12)
     if apart <= 0:
         raise StatisticError(
-            f"the two scores correlate {between:g} with each other, so their coefficients cannot "
-            'differ by chance as these formulas have it: use test="bootstrap"'
+            f"the two scores correlate {between:g} with each other, so by these formulas their "
+            'coefficients cannot differ by chance; use test="bootstrap"'
         )
     return (z1 - z2) / math.sqrt(2 * apart * variance)
 
 
 def _steiger_apart(r1: float, r2: float, r12: float) -> float:
     """One minus the correlation of the two z, at the mean of the coefficients (Eqs. 3 and 14)."""
-    # squared mean: Steiger pools the two coefficients, which are equal under the hypothesis
+    # Steiger pools the two coefficients, which are equal under the hypothesis
     mean = ((r1 + r2) / 2) ** 2
     psi = r12 * (1 - 2 * mean) - 0.5 * mean * (1 - 2 * mean - r12**2)
     return 1 - psi / (1 - mean) ** 2
@@ -292,9 +295,9 @@ def _zou_interval(
     low1, high1 = correlation_interval(first, n, method=method, level=level)
     low2, high2 = correlation_interval(second, n, method=method, level=level)
     shared = 0.0 if between is None else _estimates_correlation(first, second, between, method)
-    # Zou (2007): distances of the estimates to their bounds add up as squares, less what is shared
+    # Zou (2007): squared distances of the estimates to their bounds add up, minus the shared part
     down, up = (first - low1, high2 - second), (high1 - first, second - low2)
-    # rounding may take the square just below 0
+    # rounding may push the sum just below 0
     low = math.sqrt(max(0.0, down[0] ** 2 + down[1] ** 2 - 2 * shared * down[0] * down[1]))
     high = math.sqrt(max(0.0, up[0] ** 2 + up[1] ** 2 - 2 * shared * up[0] * up[1]))
     return first - second - low, first - second + high
@@ -304,7 +307,7 @@ def _estimates_correlation(first: float, second: float, between: float, method: 
     """Correlation of the two estimates, :math:`corr(r_1, r_2)`."""
     r1, r2, r12 = (_as_pearson(r, method) for r in (first, second, between))
     scale = (1 - r1 * r1) * (1 - r2 * r2)
-    # a coefficient of 1 has an interval of no width
+    # a coefficient of 1 has an interval of zero width
     if scale == 0:
         return 0.0
     shared = (r12 - r1 * r2 / 2) * (1 - r1 * r1 - r2 * r2 - r12 * r12) + r12**3
@@ -333,6 +336,6 @@ def _bootstrapped(
     )
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     spread = float(values.std(ddof=1))
-    if spread <= 1e-12:  # the same ranks twice
+    if spread <= 1e-12:  # both columns have the same ranks
         return (0.0 if abs(difference) <= 1e-12 else math.copysign(math.inf, difference)), low, high
     return difference / spread, float(low), float(high)

@@ -1,4 +1,4 @@
-"""Correlation of two columns, with its interval."""
+"""The correlation of two columns with its interval."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def correlation(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Correlation:
-    r"""How strongly two columns rise and fall together.
+    r"""Return how strongly two columns rise and fall together.
 
     Args:
         x: values, ``[N]``, N at least 4.
@@ -62,12 +62,12 @@ def correlation(
         level: confidence level of the interval.
         nan: ``"raise"``, or ``"omit"`` to leave out rows in which either column holds NaN.
         resamples: resamples of the bootstrap.
-        seed: of the bootstrap; same seed, same interval.
+        seed: of the bootstrap; the same seed gives the same interval.
 
     Returns:
         ``.value`` in [-1, 1], ``.low``, ``.high``, ``.p``, ``.n``, ``.method`` and how the
-        interval was made. The p-value is two-sided: from the t distribution (Spearman, Pearson);
-        for Kendall exact if there are few values without ties, else from the normal.
+        interval was made. The p-value is two-sided. It comes from the t distribution for Spearman
+        and Pearson; for Kendall it is exact for few values without ties, else from the normal.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -99,7 +99,7 @@ def correlation(
 
 
 def fisher_z(r: float) -> float:
-    r"""Fisher's z of a coefficient, nearly normal even if the coefficient is not.
+    r"""Return Fisher's z of a coefficient, nearly normal even if the coefficient is not.
 
     .. math:: z = \tfrac12 \ln\frac{1 + r}{1 - r}
 
@@ -115,14 +115,14 @@ def fisher_z(r: float) -> float:
     """
     if not -1 <= r <= 1:
         raise OptionError(f"expected a correlation coefficient in [-1, 1], got {r}")
-    # atanh(1) raises in Python; the limit is what intervals and tests need
+    # atanh(1) raises in Python, but intervals and tests need the limit
     return math.copysign(math.inf, r) if abs(r) == 1 else math.atanh(r)
 
 
 def correlation_interval(
     r: float, n: int, *, method: str = "spearman", level: float = 0.95, controls: int = 0
 ) -> tuple[float, float]:
-    r"""Interval of a coefficient by Fisher's z, with the variance that belongs to its kind.
+    r"""Return the interval of a coefficient by Fisher's z, with the variance of its kind.
 
     .. math:: \tanh\left(z \pm q\,\sigma\right), \qquad \sigma^2 =
         \frac{1}{n - 3} \text{ (Pearson)}, \quad
@@ -137,7 +137,7 @@ def correlation_interval(
         controls: number of variables held fixed.
 
     Returns:
-        The two ends, in [-1, 1]. A coefficient of -1 or 1 has an interval of no width.
+        The two ends, in [-1, 1]. A coefficient of -1 or 1 has an interval of zero width.
 
     Raises:
         StatisticError: fewer than 4 pairs, or 5 for Kendall.
@@ -165,7 +165,7 @@ def correlation_interval(
 
 
 def z_variance(r: float, n: int, method: str) -> float:
-    """Variance of Fisher's z; see :func:`correlation_interval`."""
+    """Return the variance of Fisher's z; see :func:`correlation_interval`."""
     if method == "kendall":
         # Fieller, Hartley and Pearson (1957)
         return 0.437 / (n - 4)
@@ -174,8 +174,8 @@ def z_variance(r: float, n: int, method: str) -> float:
 
 
 def coefficient(x: Floats, y: Floats, method: str) -> tuple[float, float]:
-    """Coefficient and two-sided p-value of checked columns."""
-    from scipy import stats  # takes half a second: loaded when a statistic is asked for
+    """Return coefficient and two-sided p-value of columns that were already checked."""
+    from scipy import stats  # importing it takes half a second, so only when it is used
 
     function = {
         "spearman": stats.spearmanr,

@@ -1,4 +1,4 @@
-"""How well a score finds the examples it should: areas under curves, with intervals."""
+"""How well a score detects the positive examples: areas under curves, with intervals."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class AurocComparison:
         p: its two-sided p-value.
         low: lower end of the interval of the difference.
         high: upper end of it.
-        first: area of the first score.
-        second: area of the second score.
+        first: area under the curve of the first score.
+        second: area under the curve of the second score.
         n: number of examples.
         level: confidence level of the interval.
     """
@@ -61,7 +61,7 @@ def auroc(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Estimate:
-    r"""Area under the ROC curve: chance that a positive scores above a negative.
+    r"""Return the area under the ROC curve, the chance that a positive outscores a negative.
 
     .. math:: \Pr(s^+ > s^-) + \tfrac12 \Pr(s^+ = s^-)
 
@@ -76,7 +76,7 @@ def auroc(
 
     Returns:
         ``.value`` in [0, 1]; 0.5 is chance. With DeLong a perfect separation has an interval of
-        no width.
+        zero width.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -103,8 +103,7 @@ def auroc(
     def area(counts: Floats) -> Floats:
         positives = ties.sums(counts * is_positive)
         negatives = ties.sums(counts * ~is_positive)
-        # negatives below a positive, and half of those at its level: the Mann-Whitney form, from
-        # counts
+        # the Mann-Whitney form: negatives below a positive, plus half of those equal to it
         below = negatives.cumsum(axis=1) - negatives / 2
         return _ratio((positives * below).sum(1), positives.sum(1) * negatives.sum(1))
 
@@ -144,7 +143,7 @@ def compare_auroc(
     value2, positives2, negatives2 = _placements(b, is_positive)
     difference = value1 - value2
     spread = math.sqrt(_delong(positives1 - positives2, negatives1 - negatives2))
-    # every example has the same place by both scores: nothing varies
+    # no spread: both scores rank every example the same against the other kind
     if spread == 0:
         z = 0.0 if difference == 0 else math.copysign(math.inf, difference)
     else:
@@ -173,11 +172,11 @@ def average_precision(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Estimate:
-    r"""Mean precision at the ranks of the positives.
+    r"""Return the mean precision at the ranks of the positives.
 
     .. math:: \sum_k (R_k - R_{k-1})\, P_k
 
-    over the distinct scores in descending order, so that equal scores count as one step.
+    over the distinct scores in descending order, so equal scores count as one step.
 
     Args:
         scores: ``[N]``; larger means more likely positive.
@@ -188,7 +187,7 @@ def average_precision(
         seed: of the bootstrap.
 
     Returns:
-        ``.value`` in (0, 1]; the share of positives is chance.
+        ``.value`` in (0, 1]; a random score reaches the share of positives.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -200,13 +199,13 @@ def average_precision(
         0.8333
     """
     values, is_positive = _scored(scores, positive)
-    # the largest scores come first
+    # negated, so the largest scores come first
     ties = TieGroups(-values)
 
     def precision(counts: Floats) -> Floats:
         hits = ties.sums(counts * is_positive)
         seen = ties.sums(counts).cumsum(axis=1)
-        # a group of ties counts as one step of the curve, so that the order within it plays no part
+        # ties count as one step of the curve, which makes their order irrelevant
         steps = hits * hits.cumsum(axis=1) / np.where(seen == 0, 1, seen)
         return _ratio(steps.sum(axis=1), hits.sum(axis=1))
 
@@ -218,14 +217,14 @@ def average_precision(
 def precision_at_k(
     scores: ArrayLike, positive: ArrayLike, k: int, *, level: float = 0.95
 ) -> Estimate:
-    """Share of positives among the ``k`` largest scores.
+    """Return the share of positives among the ``k`` largest scores.
 
-    If scores tie at the border, the value is the mean over all ways to break the tie.
+    If scores tie at the cut-off, the value is the mean over all ways to break the tie.
 
     Args:
         scores: ``[N]``; larger means more likely positive.
         positive: yes or no, ``[N]``.
-        k: how many to look at, in ``[1, N]``.
+        k: number of largest scores, in ``[1, N]``.
         level: confidence level of the Wilson interval.
 
     Returns:
@@ -246,7 +245,7 @@ def precision_at_k(
     # the k-th largest score, without sorting all of them
     border = np.partition(values, len(values) - k)[len(values) - k]
     above, at = values > border, values == border
-    # ties at the border are taken in proportion, as a random order would take them on average
+    # scores equal to the cut-off count in proportion, the average over all orders of the ties
     hits = is_positive[above].sum() + (k - above.sum()) * is_positive[at].mean()
     low, high = wilson_interval(float(hits), k, level=level)
     return Estimate(float(hits / k), low, high, k, level, "wilson")
@@ -255,7 +254,7 @@ def precision_at_k(
 def _bootstrapped(
     statistic: Statistic, n: int, *, kind: str, level: float, resamples: int, seed: int
 ) -> Estimate:
-    """The statistic of all examples, with a bootstrap interval."""
+    """Return the statistic of all examples with a bootstrap interval."""
     low, high = bootstrap_interval(
         statistic, n, kind=kind, level=level, resamples=resamples, seed=seed
     )
@@ -280,7 +279,7 @@ def _matched(scores: ArrayLike, positive: ArrayLike) -> tuple[Floats, Bools]:
 
 
 def _placements(values: Floats, is_positive: Bools) -> tuple[float, Floats, Floats]:
-    """Area, and each example's share of the other kind on its right side."""
+    """Return the area, and each example's share of the other kind on the correct side."""
     positives, negatives = int(is_positive.sum()), int((~is_positive).sum())
     if min(positives, negatives) < 2:
         raise StatisticError(
@@ -291,7 +290,7 @@ def _placements(values: Floats, is_positive: Bools) -> tuple[float, Floats, Floa
     ranks = TieGroups(values).midranks(everyone)[0]
     among_positives = TieGroups(values[is_positive]).midranks(everyone[:, :positives])[0]
     among_negatives = TieGroups(values[~is_positive]).midranks(everyone[:, :negatives])[0]
-    # rank among all less rank among its own kind: how many of the other kind are below
+    # rank among all minus rank among its own kind is the number of the other kind below it
     of_positives = (ranks[is_positive] - among_positives) / negatives
     of_negatives = 1 - (ranks[~is_positive] - among_negatives) / positives
     return float(of_positives.mean()), of_positives, of_negatives
@@ -304,5 +303,5 @@ def _delong(of_positives: Floats, of_negatives: Floats) -> float:
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
-    # a resample may hold no positive, or no negative: its area is not defined
+    # a resample may hold no positives or no negatives, and its area is then undefined
     return np.where(below == 0, np.nan, above / np.where(below == 0, 1, below))

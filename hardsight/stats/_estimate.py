@@ -1,4 +1,4 @@
-"""A number with the interval that belongs to it."""
+"""A number with its confidence interval."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class Estimate:
         value: the estimate.
         low: lower end of the interval.
         high: upper end of the interval.
-        n: number of values it is based on, after NaN were left out.
+        n: number of values it is based on, without NaN.
         level: confidence level of the interval.
         interval: how the interval was made: ``"fisher-z"``, ``"delong"``, ``"wilson"``, ``"t"``,
             ``"percentile"`` or ``"bca"``.

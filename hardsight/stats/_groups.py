@@ -1,12 +1,12 @@
 r"""Compare groups of examples by accuracy, hardness and calibration.
 
 Groups differ in the classes they hold, and classes differ in how hard they are. So a group's errors
-are compared with what its classes lead one to expect: if errors fell on the examples of each class
-at random, the group's number of errors would be a sum of independent hypergeometric counts with
-mean :math:`\mu = \sum_c n_{gc}\, e_c / n_c`. Such a sum is one of independent yes-or-no trials, and
-its tails are no heavier than those of a binomial with as many trials and the same mean (Hoeffding
-1956), from the mean plus 1 on. The p-values here are those of that binomial: never too small, also
-for a handful of examples and for rare errors.
+are compared with those expected from its classes: if errors fell at random on the examples of each
+class, the group's number of errors would be a sum of independent hypergeometric counts with mean
+:math:`\mu = \sum_c n_{gc}\, e_c / n_c`. Such a sum has the distribution of a number of independent
+yes-or-no trials. From the mean plus 1 on, its tails are no heavier than those of a binomial with as
+many trials and the same mean (Hoeffding 1956). The p-values here come from that binomial, so they
+are never too small, even for a handful of examples and for rare errors.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from hardsight.stats._proportions import wilson_interval
 
 NO_GROUP = "(none)"  # examples whose value is missing
 CLASS = "class"  # the attribute that every dataset has
-LEAST = 10  # examples of a group that is tested
-_MOST_VALUES = 12  # different numbers of a column that are groups as they are
-_BINS = 15  # of confidence, as calibration has them
-# shown per group; more would be a confusion matrix
+LEAST = 10  # fewest examples of a group that is tested
+_MOST_VALUES = 12  # a column with more different numbers is cut into quarters
+_BINS = 15  # of confidence, as in calibration
+# pairs of classes shown per group; more would amount to a confusion matrix
 _CONFUSIONS = 3
 
 
 @dataclass(frozen=True)
 class GroupNumbers:
-    """What is known about one group.
+    """The numbers of one group. All p-values are corrected for the number of tests.
 
     Attributes:
         name: its value.
-        n: examples.
-        accuracy: share predicted right, with Wilson's interval.
-        expected_accuracy: what it would be if its examples of each class were right as often as all
-            examples of that class.
-        p_accuracy: of the difference between the two, two-sided, corrected; ``None`` for a group of
-            fewer than ``least`` examples, and if it holds everything.
+        n: number of examples.
+        accuracy: share of correct predictions, with Wilson's interval.
+        expected_accuracy: the accuracy if its examples of each class were predicted correctly as
+            often as all examples of that class.
+        p_accuracy: two-sided p-value of the difference between the two accuracies; ``None`` for a
+            group of fewer than ``least`` examples or of all examples.
         hardness: mean score, with its t interval; ``None`` without a score.
-        p_hardness: of the difference from all others, after that of their classes; corrected.
-        gap: mean confidence minus accuracy: above 0 the model is too sure of this group.
-        p_gap: of the difference of this gap from that of all others; corrected.
+        p_hardness: p-value of the difference from all other examples, after removing the
+            difference between classes.
+        gap: mean confidence minus accuracy; above 0 the model is overconfident on this group.
+        p_gap: p-value of the difference of this gap from that of all other examples.
         ece: expected calibration error over 15 bins of equal width.
         confusions: label, prediction and count of the most frequent errors.
     """
@@ -68,12 +69,12 @@ class GroupNumbers:
 
 
 def group_names(values: ArrayLike) -> NDArray[Any]:
-    """The group of each example, as text; numbers of many values become quarters.
+    """Return the group of each example as text; many different numbers become quarters.
 
     Args:
-        values: a column, ``[N]``: text, truth values or numbers. A missing one (``None``, NaN or
-            nothing but blanks) is in the group ``(none)``. More than 12 different numbers, also as
-            text, are cut at their quartiles.
+        values: a column, ``[N]``: text, booleans or numbers. A missing value (``None``, NaN or only
+            blanks) is in the group ``(none)``. More than 12 different numbers, even as text, are
+            cut at their quartiles.
 
     Returns:
         ``[N]`` of text.
@@ -92,7 +93,7 @@ def group_names(values: ArrayLike) -> NDArray[Any]:
     if column.dtype.kind in "iuf":
         known = column[~np.isnan(column)] if column.dtype.kind == "f" else column
         if len(np.unique(known)) > _MOST_VALUES:
-            # numbers of many values would each be a group of one
+            # otherwise nearly every number would be a group with a single example
             return _quarters(column.astype(np.float64))
     return np.array([_name(value) for value in column.tolist()], dtype=object)
 
@@ -107,28 +108,27 @@ def by_group(
     least: int = LEAST,
     level: float = 0.95,
 ) -> list[GroupNumbers]:
-    """Accuracy, hardness, calibration and confusions of every group.
+    """Return accuracy, hardness, calibration and confusions of every group.
 
-    P-values are corrected together by Holm's method, over all groups and all three questions:
-    the chance that any of them is below 0.05 in a fair world is at most 0.05, up to the normal
-    approximation in those about means.
+    P-values are corrected together by Holm's method, over all groups and all three questions. If
+    groups do not differ, the chance that any p-value is below 0.05 is at most 0.05, up to the
+    normal approximation in the tests of means.
 
     Args:
         groups: of each example, ``[N]``; see :func:`group_names`.
         labels: class indices, ``[N]``.
-        predictions: class indices, ``[N]``; -1 if there is none, which is never right.
+        predictions: class indices, ``[N]``; -1 for no prediction, which counts as wrong.
         hardness: a score per example, ``[N]``; NaN is left out of the means.
         confidence: probability of the prediction, ``[N]`` in [0, 1]; NaN is left out.
-        least: examples below which a group is shown but not tested.
+        least: a group of fewer examples is shown but not tested.
         level: confidence level of the intervals.
 
     Returns:
-        One entry per group, the group with the lowest accuracy, compared with what is expected,
-        first.
+        One entry per group, ordered by accuracy minus expected accuracy, the lowest first.
 
     Raises:
         ShapeError: the columns differ in length.
-        StatisticError: there is no example.
+        StatisticError: there are no examples.
 
     Example:
         >>> rows = by_group(["a"] * 50 + ["b"] * 50, [0] * 100, [0] * 75 + [1] * 25)
@@ -169,14 +169,13 @@ def by_group(
 
 
 def upper_tail(count: int, mean: float, trials: int) -> float:
-    """Bound on the chance of ``count`` or more, by a binomial of the same mean."""
+    """Upper bound of the chance of ``count`` or more, from a binomial with the same mean."""
     from scipy.stats import binom
 
-    # at most one error more than expected is not evidence, and the bound below does not hold there
+    # up to one error more than expected the bound below does not hold, nor would that be evidence
     if count < mean + 1:
         return 1.0
-    # a sum of Bernoullis with different rates spreads less than a binomial of their mean (Hoeffding
-    # 1956)
+    # trials with different rates spread less than a binomial with their mean rate (Hoeffding 1956)
     return float(binom.sf(count - 1, trials, min(1.0, mean / trials)))
 
 
@@ -189,22 +188,22 @@ def _two_sided(wrong: NDArray[np.bool_], expected: Floats) -> float:
 def error_rates(
     truth: NDArray[Any], wrong: NDArray[np.bool_], rows: NDArray[np.int64] | None = None
 ) -> Floats:
-    """Share of errors of each class, among all rows or some."""
+    """Return the share of errors of each class, among all rows or some."""
     size = int(truth.max()) + 1
     labels, errors = (truth, wrong) if rows is None else (truth[rows], wrong[rows])
     counts = np.bincount(labels, minlength=size)
-    # a class without rows has no errors; it is never asked for
+    # a class without rows gets 0 instead of 0 / 0; its rate is never used
     return np.bincount(labels, errors, minlength=size) / np.maximum(counts, 1)
 
 
 def truth_and_guess(
     names: NDArray[Any], labels: ArrayLike, predictions: ArrayLike
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Labels and predictions as class indices, one per name.
+    """Return labels and predictions as class indices, checked against the group names.
 
     Raises:
-        ShapeError: they differ in length.
-        StatisticError: there are none, or one has no label.
+        ShapeError: the columns differ in length.
+        StatisticError: there are no examples, or an example has no label.
     """
     truth, guessed = np.asarray(labels), np.asarray(predictions)
     if truth.shape != names.shape or guessed.shape != names.shape:
@@ -220,7 +219,7 @@ def truth_and_guess(
 
 
 def right_share(right: NDArray[np.bool_], level: float) -> Estimate:
-    """Share of right predictions, with Wilson's interval."""
+    """Return the share of correct predictions with Wilson's interval."""
     hits, n = int(right.sum()), len(right)
     return Estimate(hits / n, *wilson_interval(hits, n, level=level), n, level, "wilson")
 
@@ -238,17 +237,17 @@ def _mean(values: ArrayLike | None, rows: NDArray[np.bool_], level: float) -> Es
     mean, reach = float(chosen.mean()), math.inf
     if n > 1:
         spread = float(chosen.std(ddof=1)) / math.sqrt(n)
-        # Student's t, since the spread is estimated from the same few examples
+        # Student's t, because the spread is estimated from the same few examples
         reach = float(special.stdtrit(n - 1, 0.5 + level / 2)) * spread
     return Estimate(mean, mean - reach, mean + reach, n, level, "t")
 
 
 def _without_classes(hardness: ArrayLike, truth: NDArray[np.int64]) -> Floats:
-    """What is left of a score when the mean of the example's class is taken away."""
+    """Return each score minus the mean score of the example's class."""
     values = np.asarray(hardness, np.float64)
     known = np.isfinite(values)
     size = int(truth.max()) + 1
-    # the class means, of what is known
+    # class means over the examples that have a score
     sums = np.bincount(truth[known], values[known], minlength=size)
     counts = np.bincount(truth[known], minlength=size)
     return np.where(known, values - (sums / np.maximum(counts, 1))[truth], np.nan)
@@ -288,7 +287,7 @@ def _confusions(
 
 
 def _corrected(rows: list[GroupNumbers]) -> list[GroupNumbers]:
-    """All p-values raised together."""
+    """Correct the p-values of all groups and questions together."""
     keys = ("p_accuracy", "p_hardness", "p_gap")
     places = [
         (at, key) for at, row in enumerate(rows) for key in keys if getattr(row, key) is not None
@@ -302,8 +301,8 @@ def _corrected(rows: list[GroupNumbers]) -> list[GroupNumbers]:
 
 
 def _of_numbers(column: NDArray[Any]) -> NDArray[Any]:
-    """Numbers with gaps, and numbers written as text, as floats; anything else as it is."""
-    # a cell without a value is not a group of its own
+    """Convert numbers with gaps, and numbers written as text, to floats; keep anything else."""
+    # an empty cell counts as missing, not as a value of its own
     gaps = (None, "")
     known = [value for value in column.tolist() if value not in gaps]
     if any(isinstance(value, bool) or not isinstance(value, int | float | str) for value in known):
@@ -312,7 +311,7 @@ def _of_numbers(column: NDArray[Any]) -> NDArray[Any]:
         numbers = [np.nan if value in gaps else float(value) for value in column.tolist()]
     except ValueError:
         return column
-    # text of few different numbers is a code, such as 01, and stays as it is written
+    # text with few different numbers holds codes, such as 01, which stay as they are written
     is_text = any(isinstance(value, str) for value in known)
     return column if is_text and len(set(known)) <= _MOST_VALUES else np.array(numbers)
 
@@ -322,7 +321,7 @@ def _name(value: Any) -> str:
         return NO_GROUP
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    # 3.0 of a column with gaps is written as 3
+    # in a column with gaps integers became floats; write 3.0 as 3
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).strip() or NO_GROUP
@@ -330,7 +329,7 @@ def _name(value: Any) -> str:
 
 def _quarters(column: Floats) -> NDArray[Any]:
     known = ~np.isnan(column)
-    # unique: with many equal values some quarters are empty
+    # unique, because many equal values leave some quarters empty
     edges = np.unique(np.quantile(column[known], [0.25, 0.5, 0.75]))
     places = np.searchsorted(edges, column, side="left")
     names = [f"{at + 1}: {'up ' if not at else ''}to {edge:.3g}" for at, edge in enumerate(edges)]

@@ -1,4 +1,4 @@
-"""What every statistic asks of its input: equal lengths, enough values, no silent NaN."""
+"""Checks of the input of every statistic: equal lengths, enough values, no silent NaN."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Integers: TypeAlias = NDArray[np.int64]
 
 
 def check_choice(option: str, value: str, known: Collection[str]) -> None:
-    """Raise unless ``value`` is one of the words an option knows.
+    """Raise unless ``value`` is one of the known values of an option.
 
     Raises:
-        OptionError: naming the option, its value, the nearest word and all words.
+        OptionError: names the option, its value, the closest known value and all known values.
     """
     if value not in known:
         nearest = difflib.get_close_matches(str(value), list(known), n=1)
@@ -36,12 +36,12 @@ def check_level(level: float) -> None:
 
 
 def columns(*, nan: str | None = None, least: int = 1, **arrays: ArrayLike) -> dict[str, Floats]:
-    """Vectors in float64, of one length and without NaN.
+    """Return vectors in float64, of equal length and without NaN.
 
     Args:
-        nan: ``"raise"``, or ``"omit"`` to leave out every row in which any vector holds NaN;
-            ``None`` to raise if the caller's function offers no choice.
-        least: how many rows must be left.
+        nan: ``"raise"``, or ``"omit"`` to leave out every row in which any vector holds NaN.
+            ``None`` raises as well, for functions that have no such option to suggest.
+        least: how many rows must remain.
         **arrays: the vectors by name, ``[N]`` each.
 
     Raises:
@@ -52,7 +52,7 @@ def columns(*, nan: str | None = None, least: int = 1, **arrays: ArrayLike) -> d
     if nan is not None:
         check_choice("nan", nan, ("raise", "omit"))
     step = "remove them" if nan is None else 'remove them or pass nan="omit"'
-    # float64 whatever came: half precision loses ranks
+    # float64 even for narrower input, since half precision would merge ranks
     vectors = {name: np.asarray(values, dtype=np.float64) for name, values in arrays.items()}
     check_vectors(**vectors)
     missing = {name: np.isnan(vector) for name, vector in vectors.items()}
@@ -62,7 +62,7 @@ def columns(*, nan: str | None = None, least: int = 1, **arrays: ArrayLike) -> d
                 f"{name} holds {int(holes.sum()):,} NaN of {len(holes):,} values, the first at "
                 f"position {int(holes.argmax())}; {step}"
             )
-    # a row with NaN in one column is left out of all: they are compared pair by pair
+    # a row with NaN in one column is left out of all columns, since rows belong together
     keep = ~np.logical_or.reduce(list(missing.values()))
     if int(keep.sum()) < least:
         left = " without NaN" if not keep.all() else ""
@@ -73,25 +73,25 @@ def columns(*, nan: str | None = None, least: int = 1, **arrays: ArrayLike) -> d
 
 
 def check_vectors(**vectors: NDArray[np.generic]) -> None:
-    """Raise unless all vectors are one-dimensional and of one length."""
+    """Raise unless all vectors are one-dimensional and of equal length."""
     shapes = {vector.shape for vector in vectors.values()}
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
         got = ", ".join(f"{name} {list(vector.shape)}" for name, vector in vectors.items())
-        raise ShapeError(f"expected vectors of one length, got {got}")
+        raise ShapeError(f"expected vectors of equal length, got {got}")
 
 
 def check_varies(**vectors: Floats) -> None:
     """Raise if a vector holds only one value.
 
     Raises:
-        StatisticError: naming the vector and the value.
+        StatisticError: names the vector and the value.
     """
     for name, vector in vectors.items():
         # max - min would overflow for values near the largest float
         if vector.size and (vector == vector[0]).all():
             raise StatisticError(
                 f"{name} is constant: all {len(vector):,} values are {vector[0]:g}, so nothing "
-                "can vary with it"
+                "can correlate with it"
             )
 
 
@@ -99,7 +99,7 @@ def check_finite(reason: str, **vectors: Floats) -> None:
     """Raise if a vector holds an infinity.
 
     Raises:
-        NonFiniteError: naming the vector and what to do.
+        NonFiniteError: names the vector and gives ``reason``.
     """
     for name, vector in vectors.items():
         if np.isinf(vector).any():
@@ -108,11 +108,11 @@ def check_finite(reason: str, **vectors: Floats) -> None:
 
 
 def truths(values: ArrayLike, name: str) -> Bools:
-    """Yes or no per example, from booleans or from 0 and 1.
+    """Return one boolean per example, from booleans or from 0 and 1.
 
     Raises:
-        ShapeError: not one-dimensional.
-        OptionError: a value other than 0 and 1.
+        ShapeError: the values are not one-dimensional.
+        OptionError: a value is neither 0 nor 1.
     """
     array = np.asarray(values)
     if array.ndim != 1:
@@ -124,7 +124,7 @@ def truths(values: ArrayLike, name: str) -> Bools:
 
 
 def two_sided_z(level: float) -> float:
-    """Number of standard errors on either side of an interval of this level.
+    """Return the number of standard errors on either side of an interval of this level.
 
     Example:
         >>> round(two_sided_z(0.95), 6)
@@ -137,7 +137,7 @@ def two_sided_z(level: float) -> float:
 
 
 def tail(z: float, alternative: str = "two-sided") -> float:
-    """Probability of a standard normal beyond ``z``, accurate even far out.
+    """Return the probability of a standard normal beyond ``z``, accurate even far out.
 
     Example:
         >>> round(tail(1.959964), 6), round(tail(3.38, "greater"), 6)
@@ -145,6 +145,6 @@ def tail(z: float, alternative: str = "two-sided") -> float:
     """
     check_choice("alternative", alternative, ("two-sided", "greater", "less"))
     if alternative == "two-sided":
-        # erfc keeps its digits where 1 - cdf is 0
+        # erfc stays precise where 1 - cdf rounds to 0
         return math.erfc(abs(z) / math.sqrt(2))
     return math.erfc((z if alternative == "greater" else -z) / math.sqrt(2)) / 2

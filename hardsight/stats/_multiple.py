@@ -1,4 +1,4 @@
-"""Many tests at once."""
+"""Correction of p-values for many tests."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from hardsight.stats._inputs import Floats, check_choice, columns
 
 
 def adjusted_p_values(p_values: ArrayLike, *, method: str = "holm") -> Floats:
-    r"""P-values raised so that none passes only because many hypotheses were tested.
+    r"""Return p-values corrected for the number of hypotheses tested.
 
     With :math:`p_{(1)} \le \dots \le p_{(m)}`:
 
-    - ``"holm"``: :math:`\max_{j \le i} \min(1, (m - j + 1)\,p_{(j)})`; the chance of any false
-      discovery stays under the level, however the tests depend on each other.
-    - ``"bh"`` (Benjamini-Hochberg): :math:`\min_{j \ge i} \min(1, m\,p_{(j)} / j)`; the expected
-      share of false discoveries does, for independent or positively dependent tests.
+    - ``"holm"``: :math:`\max_{j \le i} \min(1, (m - j + 1)\,p_{(j)})`. This keeps the chance of
+      any false discovery below the level, however the tests depend on each other.
+    - ``"bh"`` (Benjamini-Hochberg): :math:`\min_{j \ge i} \min(1, m\,p_{(j)} / j)`. This keeps the
+      expected share of false discoveries below the level, for independent or positively dependent
+      tests.
 
     Args:
         p_values: ``[M]``, in [0, 1].
         method: ``"holm"`` or ``"bh"``.
 
     Returns:
-        ``[M]`` in the order of ``p_values``, none smaller than it was.
+        ``[M]`` in the order of ``p_values``; no p-value becomes smaller.
 
     Raises:
         NonFiniteError: a p-value is NaN.
@@ -46,15 +47,14 @@ def adjusted_p_values(p_values: ArrayLike, *, method: str = "holm") -> Floats:
         raise OptionError(
             f"expected p-values in [0, 1], got values from {raw.min():g} to {raw.max():g}"
         )
-    # stable, so that equal p-values keep their order and the result does not depend on the platform
+    # stable, so equal p-values keep their order and the result does not depend on the platform
     order = np.argsort(raw, kind="stable")
     m = len(raw)
     if method == "holm":
-        # Holm: the smallest counts m times, the next m - 1 times; none may fall below the one
-        # before
+        # Holm: the smallest is multiplied by m, the next by m - 1, and the order must not change
         raised = np.maximum.accumulate(raw[order] * np.arange(m, 0, -1))
     else:
-        # Benjamini-Hochberg, from the largest down
+        # Benjamini-Hochberg, starting from the largest
         raised = np.minimum.accumulate((raw[order] * m / np.arange(1, m + 1))[::-1])[::-1]
     adjusted = np.empty(m)
     adjusted[order] = np.minimum(raised, 1)

@@ -1,4 +1,4 @@
-"""Two models, or two recipes: does one do better?"""
+"""Tests of whether one of two models, or of two recipes, does better."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hardsight.stats._inputs import (
     truths,
 )
 
-_EXACT_BELOW = 25  # disagreements; the usual limit for the normal approximation
+_EXACT_BELOW = 25  # disagreements; the usual lower limit for the normal approximation
 
 
 @dataclass(frozen=True)
 class McNemar:
-    """Two classifiers on the same examples.
+    """Result of McNemar's test of two classifiers on the same examples.
 
     Attributes:
         difference: accuracy of the first minus accuracy of the second.
-        only_first: examples only the first classifies rightly.
-        only_second: examples only the second classifies rightly.
+        only_first: number of examples that only the first classifies correctly.
+        only_second: number of examples that only the second classifies correctly.
         p: two-sided p-value of the hypothesis that both are equally accurate.
         n: number of examples.
-        exact: whether the p-value is that of the binomial test.
+        exact: whether the p-value comes from the binomial test.
     """
 
     difference: float
@@ -44,7 +44,7 @@ class McNemar:
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of two means with its interval.
+    """The difference of two means with its interval.
 
     Attributes:
         difference: mean of the first minus mean of the second.
@@ -67,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class TTest:
-    """Difference of two means with its t test.
+    """The difference of two means with its t test.
 
     Attributes:
         difference: mean of the first minus mean of the second.
@@ -91,10 +91,11 @@ class TTest:
 
 
 def mcnemar(first: ArrayLike, second: ArrayLike, *, exact: bool | None = None) -> McNemar:
-    r"""McNemar's test of two classifiers on the same examples.
+    r"""Run McNemar's test of two classifiers on the same examples.
 
-    Only the examples count on which one is right and the other wrong. Without a difference they
-    fall either way like a coin: the binomial test or, with the continuity correction,
+    Only examples on which exactly one of them is right count. If there is no difference, each such
+    example falls to either side like a fair coin. This gives the binomial test or, with the
+    continuity correction,
 
     .. math:: \chi^2 = \frac{(|b - c| - 1)^2}{b + c}
 
@@ -105,8 +106,8 @@ def mcnemar(first: ArrayLike, second: ArrayLike, *, exact: bool | None = None) -
 
     Raises:
         ShapeError: the columns differ in length.
-        OptionError: values other than yes and no.
-        StatisticError: there is no example.
+        OptionError: a value is neither yes nor no.
+        StatisticError: there are no examples.
 
     Example:
         >>> result = mcnemar([1, 1, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 0, 1])
@@ -126,7 +127,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike, *, exact: bool | None = None) -
     b, c = int((right & ~other).sum()), int((~right & other).sum())
     use_exact = b + c < _EXACT_BELOW if exact is None else exact
     if use_exact:
-        # both sides alike under the hypothesis: a fair coin over the disagreements
+        # under the hypothesis both sides are equally likely, like a coin per disagreement
         p = min(1.0, 2 * float(special.bdtr(min(b, c), b + c, 0.5)))
     else:
         # with the correction for continuity
@@ -144,19 +145,19 @@ def paired_bootstrap(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Difference:
-    """Difference of two means over the same examples, by resampling examples.
+    """Return the difference of two means over the same examples, by resampling examples.
 
     Args:
         first: a value per example, such as whether the first classifier is right, ``[N]``.
-        second: the same of the second, ``[N]``.
+        second: the same for the second, ``[N]``.
         interval: ``"percentile"`` or ``"bca"``.
         level: confidence level.
         resamples: number of resamples.
-        seed: same seed, same result.
+        seed: the same seed gives the same result.
 
     Returns:
         The difference, its interval, and the two-sided p-value: twice the smaller share of
-        resamples on one side of 0, the estimate itself counted once, so that it is never 0.
+        resamples on one side of 0. The estimate itself counts as one of them, so p is never 0.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -181,9 +182,9 @@ def paired_bootstrap(
         mean, n, kind=interval, level=level, resamples=resamples, seed=seed
     )
     values = replicates(mean, n, resamples=resamples, seed=seed)
-    # how often the difference is on the other side of 0
+    # how often the difference falls on the rarer side of 0
     side = min(int((values <= 0).sum()), int((values >= 0).sum()))
-    # one more than was seen: a p-value of 0 cannot follow from a finite number of draws
+    # one more than counted, since a finite number of draws cannot show a p-value of 0
     p = min(1.0, 2 * (side + 1) / (len(values) + 1))
     return Difference(float(apart.mean()), low, high, p, n, level, interval)
 
@@ -191,13 +192,13 @@ def paired_bootstrap(
 def t_test(
     first: ArrayLike, second: ArrayLike, *, paired: bool = False, level: float = 0.95
 ) -> TTest:
-    """Difference of the means of two sets of runs.
+    """Return the difference of the means of two sets of runs, with a t test.
 
     Args:
         first: results, one per run, ``[N]``.
         second: results, ``[M]``; with ``paired``, of the same seeds in the same order, ``[N]``.
-        paired: test the differences of pairs; else Welch's test, which allows for unequal
-            variances.
+        paired: test the differences of pairs; by default use Welch's test, which allows for
+            unequal variances.
         level: confidence level of the interval.
 
     Raises:
@@ -214,7 +215,7 @@ def t_test(
         pair = columns(first=first, second=second, least=2)
         check_finite("a mean needs finite values", **pair)
         apart = pair["first"] - pair["second"]
-        # of the differences: what a seed adds to both runs cancels
+        # spread of the differences, in which the effect of a shared seed cancels
         spread = float(apart.std(ddof=1)) / math.sqrt(len(apart))
         return _t_test(float(apart.mean()), spread, len(apart) - 1, level, "paired")
     a, b = columns(first=first, least=2)["first"], columns(second=second, least=2)["second"]
@@ -229,11 +230,11 @@ def t_test(
 def t_test_from_summary(
     first: tuple[float, float, int], second: tuple[float, float, int], *, level: float = 0.95
 ) -> TTest:
-    """Welch's test from means and spreads, such as those printed in a paper.
+    """Run Welch's test on means and spreads, such as those printed in a paper.
 
     Args:
         first: mean, standard deviation (of the sample, n - 1) and number of runs.
-        second: the same of the other set.
+        second: the same for the other set.
         level: confidence level of the interval.
 
     Raises:
@@ -262,7 +263,7 @@ def _t_test(difference: float, spread: float, dof: float, level: float, test: st
 
     check_level(level)
     if spread == 0:
-        raise StatisticError("nothing varies between runs, so there is no spread to test against")
+        raise StatisticError("all runs have the same result, so there is no spread to test against")
     t = difference / spread
     reach = float(special.stdtrit(dof, 0.5 + level / 2)) * spread
     p = float(2 * special.stdtr(dof, -abs(t)))

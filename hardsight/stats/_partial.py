@@ -25,10 +25,10 @@ def partial_correlation(
     method: str = "spearman",
     level: float = 0.95,
 ) -> Correlation:
-    r"""How two columns rise and fall together among examples of the same class.
+    r"""Return how two columns rise and fall together among examples of the same class.
 
     The class mean is subtracted from each column, from its values (Pearson) or from its ranks over
-    all examples (Spearman), and the remainders are correlated. That is the partial correlation
+    all examples (Spearman), and the remainders are correlated. This is the partial correlation
     given one indicator per class. With K classes it costs K - 1 degrees of freedom:
 
     .. math:: t = r\sqrt{\frac{n - 2 - (K - 1)}{1 - r^2}}
@@ -42,7 +42,7 @@ def partial_correlation(
 
     Returns:
         The coefficient, its interval by Fisher z, its p-value and, in ``.controls``, K - 1. A
-        class with only one example adds nothing but its lost degree of freedom.
+        class with only one example only costs its degree of freedom.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -65,7 +65,7 @@ def partial_correlation(
     names = np.asarray(classes)
     check_vectors(classes=names, **pair)
     _, group = np.unique(names, return_inverse=True)
-    # classes less one: the dummies beside an intercept
+    # number of classes - 1: the dummy variables of a regression with an intercept
     controls = int(group.max())
     if len(names) < controls + 4:
         raise StatisticError(
@@ -88,15 +88,17 @@ def _ranked(values: Floats, method: str) -> Floats:
 
 
 def _rest(values: Floats, group: Integers, name: str) -> Floats:
-    """What is left of the values without their class means, as a vector of length 1."""
+    """Return the values minus their class means, scaled to a vector of length 1."""
     centred = values - values.mean()
     means = np.bincount(group, weights=centred) / np.bincount(group)
-    # removing class means is regression on the dummies, without building them
+    # subtracting class means equals a regression on dummy variables, without building them
     rest = centred - means[group]
     length = float(np.linalg.norm(rest))
-    # what rounding leaves of a column that is constant within classes
+    # a column that is constant within classes leaves only rounding error
     if length <= 1e-12 * float(np.linalg.norm(centred)):
-        raise StatisticError(f"{name} is constant within every class, so nothing can vary with it")
+        raise StatisticError(
+            f"{name} is constant within every class, so nothing can correlate with it"
+        )
     unit: Floats = rest / length
     return unit
 

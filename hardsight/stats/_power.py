@@ -1,4 +1,4 @@
-"""How many runs it takes to see a difference."""
+"""The number of runs needed to see a difference."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _MOST = 10**7
 
 
 def pairs_needed(difference: float, std: float, *, power: float = 0.8, alpha: float = 0.05) -> int:
-    r"""Pairs of runs with which a paired t test would show a difference, most of the time.
+    r"""Return how many pairs of runs a paired t test needs to show a difference.
 
-    The smallest n of at least 2 for which a test at level :math:`\alpha`, both sides counted,
-    rejects with probability ``power`` or more if the mean difference is :math:`\delta` and single
-    differences have the standard deviation :math:`\sigma`: the statistic is then noncentral t with
+    This is the smallest n of at least 2 for which a two-sided test at level :math:`\alpha` rejects
+    with probability ``power`` or more, if the mean difference is :math:`\delta` and single
+    differences have the standard deviation :math:`\sigma`. The statistic is then noncentral t with
     n - 1 degrees of freedom and noncentrality :math:`\sqrt n\,\delta/\sigma`.
 
     Args:
         difference: :math:`\delta`, of either sign, not 0.
-        std: :math:`\sigma`, as seen in runs that were made; an estimate from three runs is rough.
-        power: wanted probability, in (0, 1).
+        std: :math:`\sigma`, estimated from earlier runs; an estimate from three runs is rough.
+        power: probability of showing the difference, in (0, 1).
         alpha: level of the test, in (0, 1).
 
     Raises:
@@ -56,7 +56,7 @@ def _power(n: int, effect: float, alpha: float) -> float:
     bound = float(special.stdtrit(dof, 1 - alpha / 2))
     above = 1 - float(special.nctdtr(dof, shift, bound))
     below = float(special.nctdtr(dof, shift, -bound))
-    # far out in the tails the series of nctdtr gives NaN; there the normal law is exact enough
+    # nctdtr returns NaN far out in the tails, where the normal distribution is accurate enough
     if math.isnan(above):
         above = float(special.ndtr(shift - bound))
     return above + (0.0 if math.isnan(below) else below)

@@ -1,4 +1,4 @@
-"""Shares and their interval."""
+"""The interval of a share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hardsight.stats._inputs import two_sided_z
 
 
 def wilson_interval(successes: float, trials: int, *, level: float = 0.95) -> tuple[float, float]:
-    r"""Interval of a share by Wilson's score method.
+    r"""Return the interval of a share by Wilson's score method.
 
     .. math:: \frac{p + z^2/2n \pm z\sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}
 
@@ -22,7 +22,7 @@ def wilson_interval(successes: float, trials: int, *, level: float = 0.95) -> tu
         The two ends, in [0, 1].
 
     Raises:
-        StatisticError: there is no trial.
+        StatisticError: there are no trials.
         OptionError: ``successes`` is outside ``[0, trials]``.
 
     Example:
@@ -38,5 +38,5 @@ def wilson_interval(successes: float, trials: int, *, level: float = 0.95) -> tu
     share, scale = successes / trials, 1 + z**2 / trials
     middle = (share + z**2 / (2 * trials)) / scale
     spread = z * math.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2)) / scale
-    # at 0 and at all successes, rounding may pass the end by one ulp
+    # with no successes, or only successes, rounding may exceed [0, 1] by one ulp
     return max(0.0, middle - spread), min(1.0, middle + spread)

@@ -1,4 +1,4 @@
-"""The worst slices of a dataset: values of one or two attributes on which a model fails most."""
+"""The worst slices of a dataset, in which a model fails most: one or two attribute values."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from hardsight.stats._multiple import adjusted_p_values
 
 
 class _Candidate(NamedTuple):
-    """Examples with values in common, and how unlikely their errors are.
+    """A candidate for a slice, before p-values are corrected.
 
     Attributes:
         where: the values, by attribute.
-        rows: their positions.
-        expected: accuracy that their classes lead one to expect.
-        p: chance of as many errors or more, of this slice alone.
+        rows: positions of the examples.
+        expected: accuracy expected from the classes of the examples.
+        p: chance of as many errors or more, not corrected for other slices.
     """
 
     where: tuple[tuple[str, str], ...]
@@ -49,11 +49,11 @@ class Slice:
 
     Attributes:
         where: attribute and value, one or two pairs.
-        n: examples.
-        errors: wrong predictions among them.
-        accuracy: share predicted right, with Wilson's interval.
+        n: number of examples.
+        errors: number of wrong predictions.
+        accuracy: share of correct predictions, with Wilson's interval.
         expected_accuracy: as in :class:`GroupNumbers`.
-        p: chance of as many errors or more, corrected for all slices that were looked at.
+        p: chance of as many errors or more, corrected for all slices that were examined.
     """
 
     where: tuple[tuple[str, str], ...]
@@ -74,30 +74,31 @@ def worst_slices(
     most: int = 10,
     classes: ArrayLike | None = None,
 ) -> list[Slice]:
-    """Slices of one or two attributes in which a model fails more often than their classes explain.
+    """Find slices of one or two attributes with more errors than their classes explain.
 
-    Every value of an attribute, every pair of values of two attributes, and every value within
-    every class is looked at, if it has enough examples. A pair counts only if it is worse than the
-    rest of either of its values, and within a class only if it is worse than in the other classes.
-    A value that fails only because of pairs that were found in it is left out. All p-values are
-    corrected together by Holm's method: if errors fall within classes at random, the chance to find
-    any slice at all is at most ``level``.
+    Examines every value of an attribute, every pair of values of two attributes, and every value
+    within every class, if it has enough examples. A pair counts only if it is worse than the rest
+    of either of its values; a value within a class counts only if it is worse there than in the
+    other classes. A value that fails only because of pairs already found in it is left out. All
+    p-values are corrected together by Holm's method: if errors fall at random within classes, the
+    chance of finding any slice is at most ``level``.
 
     Args:
         attributes: columns ``[N]`` by name; see :func:`group_names`.
         labels: class indices, ``[N]``.
         predictions: class indices, ``[N]``.
-        least: fewest examples of a slice; a hundredth of all by default, at least 30.
+        least: fewest examples of a slice; by default a hundredth of all, but at least 30.
         level: of the test.
-        most: of the slices that are returned.
+        most: largest number of slices to return.
         classes: names of the classes, position = label; their numbers by default.
 
     Returns:
-        The slices found, that with the largest lack of accuracy first; empty if there are none.
+        The slices, ordered by how far their accuracy is below the expected one, the worst first;
+        empty if there are none.
 
     Raises:
         ShapeError: the columns differ in length.
-        StatisticError: there is no example.
+        StatisticError: there are no examples.
         OptionError: ``least`` is below 2.
 
     Example:
@@ -126,7 +127,7 @@ def worst_slices(
     ]
     if not candidates:
         return []
-    # every slice that was looked at counts, also those that came to nothing
+    # every examined slice counts as a test, including those without a finding
     raised = adjusted_p_values([candidate.p for candidate in candidates]).tolist()
     failing = [(candidate, p) for candidate, p in zip(candidates, raised, strict=True) if p < level]
     failing = _without_explained(
@@ -148,7 +149,7 @@ def _without_explained(
     wrong: NDArray[np.bool_],
     level: float,
 ) -> list[tuple[_Candidate, float]]:
-    """All but single values that do not fail any more once the pairs found in them are left out."""
+    """Drop single values that no longer fail once the pairs found in them are left out."""
     rate = error_rates(truth, wrong)
     kept = []
     for candidate, p in failing:
@@ -175,7 +176,7 @@ def group_findings(
     confidence: ArrayLike | None = None,
     classes: ArrayLike | None = None,
 ) -> dict[str, Any]:
-    """All about the groups of a dataset as plain values, as pages and cards show it.
+    """Return groups and worst slices of a dataset as plain values, for pages and cards.
 
     Args:
         attributes: columns ``[N]`` by name.
@@ -187,8 +188,9 @@ def group_findings(
         classes: names of the classes, position = label.
 
     Returns:
-        ``attributes``: :func:`by_group` of each; ``slices``: :func:`worst_slices`; ``least``: the
-        fewest examples of a slice; ``tested_from``: the fewest of a group that is tested.
+        ``attributes``: :func:`by_group` of each attribute; ``slices``: :func:`worst_slices`;
+        ``least``: fewest examples of a slice; ``tested_from``: fewest examples of a group that is
+        tested.
 
     Example:
         >>> found = group_findings({"even": [0, 1] * 20}, [0] * 40, [0] * 40)
@@ -210,7 +212,7 @@ def group_findings(
 
 
 def _least_of_slices(rows: int) -> int:
-    # one in a hundred, and never fewer than 30: smaller slices are found by chance
+    # a hundredth of the rows, but at least 30: smaller slices are found by chance
     return max(30, math.ceil(rows / 100))
 
 
@@ -238,7 +240,7 @@ def _pair_slices(
         for pair, rows in _parts((a, b), least):
             where = ((first, pair[0]), (second, pair[1]))
             expected, p = _judged(rows, truth, wrong, rate)
-            # worse than the rest of each: else it is one of them that fails, not the pair
+            # the pair must be worse than the rest of each value, or that value fails, not the pair
             p = max(p, *(_judged(rows, truth, wrong, rates[value])[1] for value in where))
             yield _Candidate(where, rows, expected, p)
 
@@ -257,11 +259,11 @@ def _class_slices(
         for (label, value), rows in _parts((truth, values), least):
             title = str(label) if titles is None else titles[int(label)]
             expected, p = _judged(rows, truth, wrong, rate)
-            # the same value in the other classes: if they fail as much, the class adds nothing
+            # if the value fails as much in the other classes, the class adds nothing
             others = wholes[value][truth[wholes[value]] != label]
             shift = _shift(others, truth, wrong, rate)
             errors, mean = int(wrong[rows].sum()), float(rate[label]) * len(rows)
-            # worse than in the other classes, too: else the value fails as a whole
+            # must also be worse than in the other classes, or the value fails as a whole
             p = max(p, upper_tail(errors, min(len(rows), mean * shift), len(rows)))
             yield _Candidate(((CLASS, title), (name, str(value))), rows, expected, p)
 
@@ -269,7 +271,7 @@ def _class_slices(
 def _shift(
     rows: NDArray[np.int64], truth: NDArray[Any], wrong: NDArray[np.bool_], rate: Floats
 ) -> float:
-    """How many times more errors than expected, at least 1."""
+    """Return how many times more errors there are than expected, at least 1."""
     mean = float(rate[truth[rows]].sum())
     return max(1.0, float(wrong[rows].sum()) / mean) if mean else 1.0
 
@@ -277,10 +279,10 @@ def _shift(
 def _parts(
     columns: tuple[NDArray[Any], ...], least: int
 ) -> Iterator[tuple[tuple[Any, ...], NDArray[np.int64]]]:
-    """Values and rows of every combination of values that has enough rows."""
+    """Yield values and rows of every combination of values that has enough rows."""
     pairs = [np.unique(column, return_inverse=True) for column in columns]
     names: list[NDArray[Any]] = [pair[0] for pair in pairs]
-    # codes of several columns as one number, so that one sort forms all combinations
+    # combine the codes of several columns into one number, to find all combinations by one sort
     codes: list[NDArray[Any]] = [pair[1] for pair in pairs]
     joined = np.ravel_multi_index(tuple(codes), [len(values) for values in names])
     order = np.argsort(joined, kind="stable")
@@ -295,6 +297,6 @@ def _parts(
 def _judged(
     rows: NDArray[np.int64], truth: NDArray[Any], wrong: NDArray[np.bool_], rate: Floats
 ) -> tuple[float, float]:
-    """Expected accuracy, and the chance of as many errors or more."""
+    """Return the expected accuracy and the chance of as many errors or more."""
     mean = float(rate[truth[rows]].sum())
     return 1 - mean / len(rows), upper_tail(int(wrong[rows].sum()), mean, len(rows))

@@ -49,7 +49,7 @@ def test_bad_input_raises():
         lrent(logits, alpha=0.0)
     with pytest.raises(ShapeError, match=r"one threshold per class, \[3\], got \[2\]"):
         lrent(logits, torch.ones(2))
-    with pytest.raises(OptionError, match=r"positive thresholds, got a smallest of 0.0"):
+    with pytest.raises(OptionError, match=r"positive thresholds, got 0.0 as the smallest"):
         lrent(logits, torch.tensor([1.0, 0.0, 1.0]))
     with pytest.raises(ShapeError, match="expected floating-point logits"):
         mrkld(logits.long())

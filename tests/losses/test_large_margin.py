@@ -93,7 +93,7 @@ def test_bad_options_and_labels_raise(batch):
         large_margin_softmax_loss(*batch, margin=1.5)
     with pytest.raises(OptionError, match="blend of at least 0, got -1"):
         large_margin_softmax_loss(*batch, blend=-1)
-    with pytest.raises(LabelError, match="the margin needs one own class"):
+    with pytest.raises(LabelError, match="the margin needs exactly one class"):
         large_margin_softmax_loss(x, F.one_hot(labels, 4).double(), w)
 
 

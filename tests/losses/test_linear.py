@@ -351,7 +351,7 @@ def test_smoothing_out_of_range_or_over_ranks_is_refused():
     x, labels, w, b = head()
     with pytest.raises(OptionError, match=r"label_smoothing in \[0, 1\], got 1.5"):
         linear_encouraging_loss(x, labels, w, b, label_smoothing=1.5)
-    with pytest.raises(OptionError, match="no label_smoothing beside process_group"):
+    with pytest.raises(OptionError, match="no label_smoothing with process_group"):
         linear_avh_loss(x, labels, w, scale=1.0, label_smoothing=0.1, process_group=object())
     empty = linear_encouraging_loss(x[:0], labels[:0], w, b, label_smoothing=0.1, reduction="sum")
     assert float(empty) == 0

@@ -92,7 +92,7 @@ def test_what_cannot_be_is_refused_on_every_rank_so_that_none_waits(world):
         said = rank["refused"]
         assert said["label"].startswith("LabelError")
         assert "one width and dtype on all ranks" in said["width"]
-        assert "no label_smoothing beside process_group" in said["smoothing"]
+        assert "no label_smoothing with process_group" in said["smoothing"]
         assert "one weight per class of all ranks, [7]" in said["weight"]
         assert "expected process_group to be a torch.distributed process group" in said["group"]
 

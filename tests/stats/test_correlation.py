@@ -163,7 +163,7 @@ def test_infinities_are_ranked_but_have_no_pearson_correlation():
 
 
 def test_input_without_a_correlation_is_refused_with_its_reason():
-    with pytest.raises(ShapeError, match=r"vectors of one length, got x \[3\], y \[2\]"):
+    with pytest.raises(ShapeError, match=r"vectors of equal length, got x \[3\], y \[2\]"):
         correlation([1, 2, 3], [1, 2])
     with pytest.raises(ShapeError, match=r"x \[2, 2\]"):
         correlation([[1, 2], [3, 4]], [1, 2])

@@ -488,8 +488,8 @@ def test_a_run_does_not_go_on_in_changed_code_with_the_same_weights(
     changed(net, "nn.ReLU()", "nn.Tanh()")
     with pytest.raises(
         RunMismatchError,
-        match=r"the training run in .* the first examples come out otherwise \(logit .* for .*"
-        r"same weights in changed code; use the code it was begun with",
+        match=r"the training run in .* the results of the first examples have changed \(logit .* "
+        r"for .*same weights in changed code; use the code that the run began with",
     ):
         train(resume=True)
     assert {path: path.read_bytes() for path in before} == before
