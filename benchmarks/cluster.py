@@ -9,8 +9,8 @@ idle cores would come to linear, as long as both actors get the same share of th
 ``python -m benchmarks.cluster --photos --rows 192 --repeats 3`` on two idle cores is the case bound
 by computing: ``of_linear_on_the_clock`` should be 0.9 or more, and ``load`` says whether the cores
 were idle. Two cores share memory and clock speed, so even two independent processes may not be
-twice as fast as one. In the rows "1 process" and "2 processes", each process scores a share of the same
-pictures without Ray, which shows what the machine itself can do.
+twice as fast as one. The rows "1 process" and "2 processes" show what the machine itself can do:
+each process scores its share of the same pictures without Ray.
 
 ``--part memory`` shows the driver's peak for more and more rows: its own memory, and pages of files
 that it reads, which the system takes back when it needs them.
