@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.data.formats import EmbeddingSource
-from hardsight.data.source import ExampleSource
+from hardsight.data.source import ExampleSource, check_index
 from hardsight.errors import DataError, MissingDataError, OptionError
 from hardsight.registry import unknown_name
 from hardsight.run_folder import read_parquet
@@ -28,7 +28,7 @@ _FORMS = (
 
 
 def group_columns(
-    source: Source, group: str | Sequence[str] | Mapping[str, Any]
+    source: Source, group: str | Sequence[str] | Mapping[str, Any], *, data: Any = None
 ) -> dict[str, NDArray[Any]]:
     """Attributes of all examples by name, ``[N]`` each.
 
@@ -39,9 +39,12 @@ def group_columns(
             ``FILE.csv:COLUMN`` or ``FILE.parquet:COLUMN`` for a table that is joined by its column
             ``id``, ``path`` or ``index``; several of these; or arrays by name. An example that a
             joined table does not have is in no group.
+        data: what the source was opened from; the index of a data frame says which of its rows
+            is which.
 
     Raises:
-        DataError: there is no such column, level or table, or it fits no example.
+        DataError: there is no such column, level or table, or it fits no example; or the index of
+            an array of pandas pairs it with other examples than its order does.
         MissingDataError: there is no such file.
         OptionError: two attributes have the same name, or the data is a stream.
 
@@ -54,6 +57,8 @@ def group_columns(
     if isinstance(source, ExampleSource) and source.is_stream:
         raise OptionError(f"group cannot be used here: {source.spec} is a stream")
     if isinstance(group, Mapping):
+        for name, values in group.items():
+            check_index(values, data, option=f"group[{name!r}]")
         return {str(name): _array(name, values, source) for name, values in group.items()}
     asked = [group] if isinstance(group, str) else list(group)
     columns: dict[str, NDArray[Any]] = {}

@@ -162,6 +162,11 @@ def stored_tokenizer(name: str, *, trust_remote_code: bool = False) -> Any:
             return None
         if own.is_file() and not trust_remote_code:
             _refuse_tokenizer_code(own)
+    elif folder.exists():  # as a name it would be looked up on the hub
+        raise ModelError(
+            f"the tokenizer {name} is a file; name the folder that tokenizer.save_pretrained() "
+            "wrote"
+        )
     try:
         return transformers.AutoTokenizer.from_pretrained(
             str(folder) if folder.is_dir() else name, trust_remote_code=trust_remote_code

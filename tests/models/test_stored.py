@@ -2,9 +2,10 @@ import json
 
 import pytest
 import torch
+import transformers
 
 from hardsight.errors import ModelError
-from hardsight.models import AMCNet, StoredModel, load_model
+from hardsight.models import AMCNet, StoredModel, load_model, stored_tokenizer
 from hardsight.preprocessing import Preprocessing
 
 HOW = Preprocessing(size=(16, 16), mean=(0.5,), std=(0.25,), channels=1, origin="a recipe")
@@ -201,3 +202,15 @@ def test_a_folder_of_before_digests_were_kept_is_read(tmp_path):
     (tmp_path / "model.json").write_text(json.dumps(content))
     loaded = load_model(str(tmp_path))
     torch.testing.assert_close(dict(loaded.model.state_dict()), dict(net.state_dict()))
+
+
+def test_a_tokenizer_that_is_a_file_is_not_looked_up_by_name(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        transformers.AutoTokenizer, "from_pretrained", lambda *name, **_: asked.append(name)
+    )
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}")
+    with pytest.raises(ModelError, match=r"tokenizer\.json is a file; name the folder"):
+        stored_tokenizer(str(file))
+    assert not asked

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 import hardsight as hs
 from hardsight.cli import main
 from hardsight.errors import HardsightWarning, OptionError
+from hardsight.run.loop import folds_of
 from hardsight.run.score import HeadFitter
 from tests.review import made
 
@@ -202,3 +206,28 @@ def test_planted_errors_are_found_from_the_command_line(stored, tmp_path):
         assert b"stored embeddings have no pictures" in app.get("pictures", of="0").content
     finally:
         app.close()
+
+
+def test_copies_in_other_folds_are_told_of(stored):
+    rows, labels = (np.concatenate([each[:60], each[:60]]) for each in stored)
+    says = r"(\d+) of 60 examples of fold 1 looked at are also in other folds, byte for byte"
+    with pytest.warns(HardsightWarning, match=says) as told:
+        hs.score(None, rows, labels=labels, out_of_sample=2, device="cpu")
+    text = str(told[0].message)
+    number = folds_of(labels, 2, seed=0, classes=("0", "1", "2"), spec="rows").number
+    split = int((number[:60] != number[60:]).sum())  # one of each such pair is in fold 1
+    assert text.startswith(f"{split} of 60 ")
+    own, same = (int(at) for at in re.findall(r"such as (\d+) \((\d+) there\)", text)[0])
+    assert (number[own], number[same], abs(own - same)) == (1, 2, 60)
+
+
+def test_copies_in_one_fold_and_rows_that_are_not_finite_raise_no_alarm(stored):
+    rows, labels = (each[:60].copy() for each in stored)
+    number = folds_of(labels, 2, seed=0, classes=("0", "1", "2"), spec="rows").number
+    one, two = np.flatnonzero(number == 1)[:2]
+    rows[one] = rows[two]
+    rows[np.flatnonzero(number == 2)[0]] = rows[np.flatnonzero(number == 1)[5]] = np.nan
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        hs.score(None, rows, labels=labels, out_of_sample=2, device="cpu")
+    assert not [each for each in told if "byte for byte" in str(each.message)]

@@ -337,6 +337,12 @@ def test_verbs_of_pictures_refuse_texts(tmp_path, folders):
         hs.study_degradation(f"hf:{folders['bert']}", file, noise=(0.1, 0.2), out=tmp_path / "run")
 
 
+def test_lists_of_words_are_not_said_to_be_numbers():
+    words = pd.DataFrame({"text": [["a", "film"], ["b"]], "label": [0, 1]})
+    with pytest.raises(DataError, match="the column holds lists, not text; join the words of each"):
+        hs.data.open_source(words)
+
+
 @pytest.mark.parametrize(
     ("header", "given", "error", "says"),
     [

@@ -75,9 +75,11 @@ def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where
             f"columns {fitting[0]!r} and {fitting[1]!r} could both be the {role} in {where}; "
             f"rename the one that is meant to {names[0]}"
         )
+    texts = ", or text,label for texts; --text-column (text_column=) names texts of another header"
     raise DataError(
         f"no column of {role} in {where}: expected one of {', '.join(names)}, got "
         f"{', '.join(columns) or 'none'}; write a header such as path,label"
+        f"{texts if role == 'paths' else ''}"
     )
 
 

@@ -307,11 +307,15 @@ def _plain(value: Any) -> Any:
 
 
 def check_are_texts(texts: Sequence[Any], spec: str) -> None:
-    """Raise ``DataError`` if the first of them are numbers."""
+    """Raise ``DataError`` if the first of them are numbers or lists."""
     some = [text for text in texts[:_LOOKED_AT] if text is not None]
     if some and all(not isinstance(text, str) or _NUMBER.fullmatch(text) for text in some):
+        first = some[0]
+        is_list = isinstance(first, list | tuple | np.ndarray)
+        held = "lists" if is_list else "numbers"
         raise DataError(
-            f"expected texts in {spec}, got {some[0]!r}: the column holds numbers, not text; name "
+            f"expected texts in {spec}, got {first!r}: the column holds {held}, not text; "
+            f"{'join the words of each, or name' if is_list else 'name'} "
             "another one by text_column= (--text-column)"
         )
 

@@ -58,6 +58,7 @@ from hardsight.data.source import (
     Fingerprint,
     LabelPlace,
     braced,
+    check_index,
     check_listable,
     existing,
     fixed_labels,
@@ -236,6 +237,7 @@ def open_source(
     # either column would contain the examples
     if text_column is not None and image_column is not None:
         raise OptionError("text_column and image_column both name the examples; leave one out")
+    check_index(labels, data, option="labels")
     source = _opened(data, options)
     for decisions in _patches(patch):  # before rows are chosen: a patch is about all of the data
         source = _with_patch(source, decisions)

@@ -294,6 +294,11 @@ def _different_numbers(texts: list[str], where: str) -> NDArray[Any]:
 
 
 def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
+    if array.dtype == np.uint64 and int(array.max(initial=0)) >= 2**63:  # as int64: negative
+        raise LabelError(
+            f"expected labels in {where} to be class indices, got {array.max()}; number the "
+            "classes from 0, or pass names"
+        )
     if array.dtype.kind in "biu":
         # what lies in a file stays there: of a hundred million labels a copy takes 800 MB
         return array.astype(np.int64, copy=not _is_mapped(array))

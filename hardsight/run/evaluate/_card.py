@@ -352,7 +352,7 @@ def evaluation_card(
             map_examples=map_examples,
             validation_share=validation_share,
             wanted_error=wanted_error,
-            groups={} if group is None else group_columns(sets.data, group),
+            groups={} if group is None else group_columns(sets.data, group, data=data),
             classes=list(order.names),
         )
         card = EvaluationCard(_finite({

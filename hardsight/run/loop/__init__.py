@@ -10,6 +10,7 @@ from hardsight.run.loop._folds import OUT_OF_SAMPLE as OUT_OF_SAMPLE
 from hardsight.run.loop._folds import Folds as Folds
 from hardsight.run.loop._folds import check_fold_count as check_fold_count
 from hardsight.run.loop._folds import folds_of as folds_of
+from hardsight.run.loop._folds import tell_of_copies as tell_of_copies
 from hardsight.run.loop._folds import with_folds as with_folds
 from hardsight.run.loop._model import ModelAtWork as ModelAtWork
 from hardsight.run.loop._model import ModelTraits as ModelTraits

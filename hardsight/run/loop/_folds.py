@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hardsight._checks import warn
+from hardsight.data.source import SharedExamples
 from hardsight.errors import DataError, OptionError
 from hardsight.run.loop._pass import generator
 
@@ -69,6 +70,16 @@ class Folds:
             for at in self.alone
             if among is None or at in among
         ]
+
+
+def tell_of_copies(shared: SharedExamples | None) -> None:
+    """Warn if examples of fold 1 are also in the folds that their model learns from."""
+    said = shared and shared.warning("examples of fold 1", "other folds")
+    if said:
+        warn(
+            f"{said}: their rows say out-of-sample, but their model learned from the copy; remove "
+            "the copies first"
+        )
 
 
 def folds_of(

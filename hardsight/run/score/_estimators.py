@@ -20,6 +20,7 @@ from hardsight.data.formats import (
     plain_array,
 )
 from hardsight.data.source import (
+    check_index,
     check_lengths,
     class_indices,
     evenly_spaced,
@@ -243,6 +244,7 @@ def _opened(
                 f"{', '.join(stray)} cannot be used here: they are for data given by name, and "
                 f"this is a {type(data).__name__}; leave them out"
             )
+        check_index(labels, data, option="labels")
         given = plain_array(labels, names=("labels", "label", "y", "targets"), option="labels")
         rows, values, ids = feature_rows(
             data, given, columns=estimator.columns, width=estimator.width

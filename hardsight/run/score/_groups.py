@@ -73,14 +73,17 @@ def groups_of(
     source: ExampleSource | EmbeddingSource,
     group: str | Sequence[str] | Mapping[str, Any],
     specs: Sequence[ScoreSpec],
+    *,
+    data: Any,
 ) -> Groups:
     """Attributes as columns of the table.
 
     Raises:
+        DataError: as :func:`group_columns`.
         OptionError: the table has a column of that name.
     """
     columns = {}
-    for name, values in group_columns(source, group).items():
+    for name, values in group_columns(source, group, data=data).items():
         if name in (*KEY_COLUMNS, *(spec.name for spec in specs)):
             raise OptionError(
                 f"the table has a column {name!r} of its own, so it cannot be a group; examples "

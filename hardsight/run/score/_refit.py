@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from hardsight.data import EmbeddingSource
 from hardsight.heads import Head
 from hardsight.run.loop import folds_of, progress
+from hardsight.run.score._copies import warn_of_copies
 from hardsight.run.score._embeddings import EmbeddingScorer
 from hardsight.run.score._logistic import FITTED, PENALTIES, Fitted, HeadFitter
 from hardsight.run.score._rows import ScorePlan
@@ -75,9 +76,11 @@ class Refit:
                 known = None if folder is None or not folder.goes_on else _read(file)
                 if known is None:
                     # made only now: a finished fit needs no embeddings in memory
-                    fitter = fitter or HeadFitter(
-                        self._source, self._num_classes, device=self._device, seed=self._seed
-                    )
+                    if fitter is None:
+                        warn_of_copies(self._source, self.folds)
+                        fitter = HeadFitter(
+                            self._source, self._num_classes, device=self._device, seed=self._seed
+                        )
                     known = fitter.fitted(self.folds.number != fold)
                     _write(known, folder, file)
                 heads.append(known.head)

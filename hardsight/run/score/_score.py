@@ -395,7 +395,9 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
             isinstance(source, EmbeddingSource) or source.kind is None or not source.kind.has_words
         ):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
-        groups = None if asked.group is None else groups_of(source, asked.group, plan.specs)
+        groups = None
+        if asked.group is not None:
+            groups = groups_of(source, asked.group, plan.specs, data=asked.data)
         if fitted is not None:
             ready = by_classifier(asked, fitted)
         elif isinstance(source, EmbeddingSource):

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from torch import nn
 
-from hardsight._checks import versions, warn
+from hardsight._checks import versions
 from hardsight.config import defaults_of
 from hardsight.data import ExampleSource, data_marks
 from hardsight.data.source import shared_examples
@@ -29,6 +29,7 @@ from hardsight.run.loop import (
     chosen_precision,
     folds_of,
     pictures,
+    tell_of_copies,
     with_folds,
 )
 from hardsight.run.score import score
@@ -144,12 +145,7 @@ def run_folds(
 def _warn_of_copies(source: ExampleSource, folds: Folds) -> None:
     """Warn of examples with a copy in another fold, which their model has seen after all."""
     overlap = shared_examples(source.subset(folds.unseen(1)), source, folds.seen(1).tolist())
-    said = overlap and overlap.warning("examples of fold 1", "other folds")
-    if said:
-        warn(
-            f"{said}: their rows say out-of-sample, but their model learned from a copy; remove "
-            "the copies first"
-        )
+    tell_of_copies(overlap)
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ def test_usual_names_of_the_columns_are_known(listed, header):
         ("name,label", r"no column of paths in the header .*got name, label"),
         ("path,colour", r"no column of labels in the header .*got path, colour"),
         ("pics/2.png,dog", r"no column of paths in the header .* such as path,label"),
+        ("a fine film,good", r"or text,label for texts; --text-column \(text_column=\) names"),
         ("path,label,path", r"column 'path' .* twice"),
     ],
 )

@@ -187,3 +187,11 @@ def test_a_single_label_is_checked_like_many():
         single_class_index(2, ("a", "b"), where="x")
     with pytest.raises(LabelError, match="0 or above, got -1"):
         single_class_index(-1, (), where="x")
+
+
+def test_a_number_that_is_too_large_for_a_label_is_shown_as_it_is():
+    labels = np.array([0, 2**63 + 5], dtype=np.uint64)
+    with pytest.raises(LabelError, match="class indices, got 9223372036854775813; number"):
+        class_indices(labels, where="y.npy")
+    indices, _ = class_indices(np.array([0, 1], dtype=np.uint64), where="y.npy")
+    assert indices.tolist() == [0, 1]
