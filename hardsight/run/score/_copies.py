@@ -59,7 +59,9 @@ def _marked(
     factors = np.random.default_rng(0).integers(1, 2**63, source.width, dtype=np.uint64)
     for start in range(0, len(source), many):
         rows = np.ascontiguousarray(source.chunk(start, min(start + many, len(source))))
-        yield start, rows, rows.view(f"u{size}").astype(np.uint64) @ factors
+        # einsum, since the product of whole numbers by @ takes ten times as long
+        marks = np.einsum("nd,d->n", rows.view(f"u{size}").astype(np.uint64), factors)
+        yield start, rows, marks
 
 
 def _digest(row: NDArray[np.floating]) -> bytes:
