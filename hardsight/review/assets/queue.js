@@ -171,7 +171,7 @@ export class Queue {
         item.suggestion >= 0 ? [h("span", { class: "arrow" }, " → "), h("bdi", { class: "class suggested" }, shared.name(item.suggestion))] : null),
       item.prediction < 0 ? null : h("p", { class: "soft prediction" }, "prediction ", h("bdi", {}, shared.name(item.prediction)), ` · ${item.group}`),
       h("p", { class: "reason" }, item.reason),
-      this.share(item),
+      item.error_share === null ? null : this.share(item),
       verdict, others,
       note ? h("p", { class: "missing-note" }, note) : null,
       item.nearest.length ? angleDiagram(item.nearest, item.label) : null,
@@ -180,6 +180,8 @@ export class Queue {
       this.map(item),
       path ? h("figure", {}, path, h("figcaption", { class: "soft" }, "Probability of the label through training")) : null,
       h("details", { open }, h("summary", {}, "Scores"), h("table", { class: "facts" }, h("tbody", {}, facts))),
+      // last, since it is the same for every example of the run
+      item.error_share === null && shared.about.share_note ? h("p", { class: "soft hint" }, `How many such labels are wrong is not known: ${shared.about.share_note}.`) : null,
       h("p", { class: "soft id" }, `example ${item.index} · `, h("bdi", {}, item.id)),
     );
   }
@@ -187,7 +189,6 @@ export class Queue {
   share(item) {
     const note = shared.about.share_note;
     const rounded = Math.round(10 * item.error_share);
-    if (item.error_share === null) return note ? h("p", { class: "soft hint" }, `How many such labels are wrong is not known: ${note}.`) : null;
     return h("p", { class: "soft" }, note ? `At most about ${rounded} of 10 such labels are wrong, probably fewer: ${note}.` : `About ${rounded} of 10 such labels are wrong.`);
   }
 
