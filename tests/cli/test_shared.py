@@ -316,6 +316,37 @@ def test_exit_codes(scored, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("select RUN --keep 0.5 --out OUT --by nope", "unknown score 'nope'"),
+        ("study human RUN --human people.csv --out OUT --scores nope", "unknown score 'nope'"),
+        ("select RUN --keep 0.5 --out OUT --by avg", "Known: angular_margin, avh, class_"),
+        ("select RUN --keep 1 --out OUT", "write 1.0 for every row, or 2 or more for a number"),
+        ("select RUN --keep 0.5 --out OUT --how nope", "'nope' is not one of"),
+        ("export RUN --to nope --out OUT", "'nope' is not one of"),
+        ("score --model mlp --data builtin:digits --split nope --out OUT", "splits train and test"),
+        ("SCORE --group nope --out OUT", "stores no column 'nope'"),
+        ("score --data x.npy --out OUT --group ''", "expected a name, got an empty one"),
+        ("score --model mlp --data cifar10 --split nope --out OUT", "unknown split of cifar10"),
+        ("score --model small_cnn:num_classes=10 --data builtin:digits --split test --head nope "
+         "--out OUT", "unknown layer of SmallCNN 'nope'"),
+        ("score --model nope --data builtin:digits --out OUT", "'nope'"),
+        ("queue mlp --data builtin:digits --by nope --budget 5 --out OUT", "'nope'"),
+        ("adapt --model mlp --source builtin:digits --target builtin:digits --rule nope --out OUT",
+         "unknown rule 'nope'"),
+        ("experiment run nope", "'nope'"),
+    ],
+)  # fmt: skip
+def test_an_unknown_name_or_bad_value_is_wrong_usage(scored, tmp_path, monkeypatch, typed, reason):
+    monkeypatch.chdir(tmp_path)
+    Path("people.csv").write_text("id,frequency\n0,1.0\n")
+    words = {"RUN": [scored[1]], "OUT": ["out.parquet"], "SCORE": scored[0]}
+    typed = [word for part in shlex.split(typed) for word in words.get(part, [part])]
+    said = run(*typed, code=2).stderr
+    assert reason in said
+
+
+@pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("hardsight sc", {"score"}),
