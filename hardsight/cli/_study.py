@@ -21,32 +21,36 @@ _FILE = {"type": click.Path(path_type=Path)}
 _OUT = "Folder for study.json, study.md and figures; by default {}."
 _HUMAN_EPILOG = """\b
 FILE is one of
-  people.csv        columns id,frequency   (id as in the table, or the file name)
-                    or index,frequency     (position in the data, from 0)
-  counts.npy        [N, C]: how many people chose each class, in the order of the data
-  data.parquet      with a column human_counts, such as cifar10/cifar10-test.parquet
+  people.csv     columns id,frequency  (id as in the table, or the file name)
+                 or index,frequency    (position in the data, from 0)
+  counts.npy     [N, C]: people who chose each class, in the order of the data
+  data.parquet   with a column human_counts, such as cifar10-test.parquet
 
 A hardness should fall where more people chose the label, so its coefficient is negative. AVH and
 confidence share the human column: the default test allows for it, the paper's does not.
 
 \b
 Examples:
-  hardsight score --model run/ --data cifar10 --split test --data-root data --out scores
+  hardsight score --model run/ --data cifar10 --split test --out scores
   hardsight study human scores --human data/cifar10/cifar10-test.parquet
-  hardsight study human scores --human people.csv --scores avh,model_confidence --test meng
+  hardsight study human scores --human people.csv --scores avh --test meng
 """
 
 
 _HELP = """Statistics on your own data: scores against people, degradations, training.
 
 \b
-hardsight study human TABLE --human FILE         scores against human selection frequency
-hardsight study degradation --model M --data D   scores against noise and contrast
-hardsight study dynamics RUN [RUN ...]           norm, AVH and accuracy along training
+hardsight study human TABLE --human FILE         scores against people
+hardsight study degradation --model M --data D   against noise and contrast
+hardsight study dynamics RUN [RUN ...]           AVH and more along training
+"""
+_EPILOG = """\b
+Example:
+  hardsight study human scores --human people.csv
 """
 
 
-@click.group(cls=Group, help=_HELP)
+@click.group(cls=Group, help=_HELP, epilog=_EPILOG)
 def study() -> None:
     """See ``_HELP``."""
 
@@ -82,9 +86,9 @@ hardness rises as pictures get harder to see.
 
 \b
 Examples:
-  hardsight study degradation --model run/ --data cifar10 --split test --data-root data
-  hardsight study degradation --model net.py:make --weights w.safetensors --data photos/ \\
-                              --noise 0,0.2,0.4 --contrast 1,0.3 --limit 2000 --out study
+  hardsight study degradation --model run/ --data cifar10 --split test
+  hardsight study degradation --model runs/a --data photos/ --limit 2000 \\
+                              --noise 0,0.2,0.4 --contrast 1,0.3 --out study
 """
 
 
@@ -116,13 +120,13 @@ def degradation(out: Path, **options: Any) -> None:
 
 _DYNAMICS_EPILOG = """\b
 A recipe records what this reads with
-  track_test = true    the test split after every epoch (examples the model never trains on)
-  track = true         every training example (study them with --examples train)
+  track_test = true    the test split after every epoch (never trained on)
+  track = true         every training example (--examples train)
 
 \b
 Examples:
   hardsight study dynamics runs/resnet18
-  hardsight study dynamics runs/alexnet runs/resnet18 --human cifar10-test.parquet --out study
+  hardsight study dynamics runs/a runs/b --human people.csv --out both
 """
 
 
