@@ -16,11 +16,12 @@ Examples:
   hardsight cache list --json
   hardsight cache clear
 """
-_EPILOG = f"""Pictures of one size in parquet files and folders are decoded once, by score, train, adapt,
-evaluate or study, and mapped into memory by every later run over the same data. Thumbnails that
-the review app has made of photographs are kept beside them, 256 MiB for each dataset. All lie in
-$HARDSIGHT_CACHE, by default in hardsight below $XDG_CACHE_HOME or ~/.cache, and take at most
-$HARDSIGHT_CACHE_BYTES (8 GiB); the longest unused go first. HARDSIGHT_CACHE=off turns it off.
+_EPILOG = f"""Pictures of one size in parquet files and folders are decoded once, by score, train,
+adapt, evaluate or study, and mapped into memory by every later run over the same
+data. Thumbnails that the review app has made of photographs are kept beside them,
+256 MiB for each dataset. All lie in $HARDSIGHT_CACHE, by default in hardsight below
+$XDG_CACHE_HOME or ~/.cache, and take at most $HARDSIGHT_CACHE_BYTES (8 GiB); the
+longest unused go first. HARDSIGHT_CACHE=off turns it off.
 
 {_EXAMPLES}"""
 
