@@ -63,6 +63,10 @@ class HeadNotFoundError(HeadError):
     """No linear layer of the model produces its logits."""
 
 
+class UnknownLayerError(HeadNotFoundError, UnknownNameError):
+    """The model has no layer of the name that was given."""
+
+
 class AmbiguousHeadError(HeadError):
     """More than one layer could be the classifier head."""
 
@@ -101,6 +105,10 @@ class MissingDataError(DataError, FileNotFoundError):
     """A path or dataset named by the user does not exist."""
 
 
+class UnknownPartError(DataError, UnknownNameError):
+    """Data has no split or column of the name that was given."""
+
+
 class NoClassFoldersError(DataError):
     """Images are directly in a folder and not in class folders, so their class is unknown."""
 
@@ -111,6 +119,10 @@ class BadExampleError(DataError):
 
 class TableError(HardsightError, ValueError):
     """A score table cannot be read or lacks a column."""
+
+
+class UnknownColumnError(TableError, UnknownNameError):
+    """A score table has no column or score of the name that was given."""
 
 
 class PatchError(HardsightError, ValueError):

@@ -30,7 +30,13 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight._checks import checked_options
-from hardsight.errors import HardsightError, MissingDataError, OptionError, TableError
+from hardsight.errors import (
+    HardsightError,
+    MissingDataError,
+    OptionError,
+    TableError,
+    UnknownColumnError,
+)
 from hardsight.registry import unknown_name, words_of
 from hardsight.run_folder import (
     ADAPT,
@@ -157,17 +163,17 @@ class ScoreTable:
             TableError: there is no such column; the message says why a score is missing, or names
                 the nearest column.
         """
-        self._check_column(name)
+        self._check_named("column", name, self.columns)
         return _numpy_of(self._source.column(name))
 
-    def _check_column(self, name: str) -> None:
-        if name in self.columns:
+    def _check_named(self, kind: str, name: str, known: list[str]) -> None:
+        if name in known:
             return
         missing = self.metadata.get("missing") or {}
         if name in missing.get("scores", ()):
-            known = ", ".join(self.scores)
-            raise TableError(f"the table has no {name!r}: {missing['reason']}. It has {known}")
-        raise TableError(unknown_name("column", name, self.columns))
+            there = ", ".join(self.scores)
+            raise TableError(f"the table has no {name!r}: {missing['reason']}. It has {there}")
+        raise UnknownColumnError(unknown_name(kind, name, known))
 
     def parts(self, names: Sequence[str]) -> Iterator[ScoreTable]:
         """Some columns, as tables of consecutive rows, to process a large table in little memory.
@@ -305,9 +311,7 @@ class ScoreTable:
         Raises:
             TableError: the column does not exist, or is not a score.
         """
-        self._check_column(score)
-        if score not in self.scores:
-            raise TableError(unknown_name("score", score, self.scores))
+        self._check_named("score", score, self.scores)
         return bool(self.metadata["scores"][score]["higher_is_harder"])
 
     def _ranked(self, n: int, by: str, *, harder_first: bool) -> pa.Table:

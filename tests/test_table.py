@@ -114,7 +114,7 @@ def test_a_negative_number_of_rows_is_refused():
 @pytest.mark.parametrize("method", ["hardest", "easiest"])
 def test_ranking_by_what_is_no_score_is_named(method):
     rank = getattr(ScoreTable(rows()), method)
-    with pytest.raises(TableError, match=r"unknown column 'avhh'\. Did you mean 'avh'\?"):
+    with pytest.raises(TableError, match=r"unknown score 'avhh'\. Did you mean 'avh'\?"):
         rank(by="avhh")
     with pytest.raises(TableError, match=r"unknown score 'id'\. .*Known: avh, logit_margin"):
         rank(by="id")  # text

@@ -12,11 +12,11 @@ from hardsight.cli._flags import flags_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-_EPILOG = """\b
-What happens: the model is trained on the source (or is a trained one). Then, in every round,
-it predicts the target, the rule selects the predictions to trust, and the model is trained on
-the source and the selected target examples. The portion of each class that is selected grows
-from round to round. If the target has labels, they are used for evaluation only.
+_EPILOG = """What happens: the model is trained on the source (or is a trained one). Then,
+in every round, it predicts the target, the rule selects the predictions to
+trust, and the model is trained on the source and the selected target examples.
+The portion of each class that is selected grows from round to round. If the
+target has labels, they are used for evaluation only.
 
 \b
 Rules:
@@ -30,11 +30,9 @@ Rules:
 
 \b
 Examples:
-  hardsight adapt --model efficientnet_lite0:pretrained=true --source pacs --source-split photo \\
-                  --target pacs --target-split sketch --rule cbst+avh --out runs/sketch
-  hardsight adapt --model runs/photos --source photos/ --target street/ --unlabelled \\
-                  --out runs/street
-  hardsight adapt adapt.toml --rule cbst --rule cbst+avh --rule source-only --out runs/compared
+  hardsight adapt --model runs/photos --source photos/ --target street/ \\
+                  --unlabelled --out runs/street
+  hardsight adapt adapt.toml --rule cbst --rule source-only --out runs/both
   hardsight adapt adapt.toml --resume
 """
 
@@ -65,7 +63,12 @@ _NESTED = {
 }
 
 
-@click.command(cls=Command, epilog=_EPILOG)
+@click.command(
+    cls=Command,
+    epilog=_EPILOG,
+    rare=dict.fromkeys(("portion", "portion_step", "portion_max"), "The run"),
+    brief={"rule": "The target examples to trust, by the rules below"},
+)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @flags_of(_SETTINGS, "model")
 @flags_of(_TRAIN + ":ModelConfig", "weights", weights={"help": _WEIGHTS})

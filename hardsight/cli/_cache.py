@@ -16,12 +16,12 @@ Examples:
   hardsight cache list --json
   hardsight cache clear
 """
-_EPILOG = f"""\b
-Pictures of the same size in parquet files and folders are decoded once, by score, train, adapt,
-evaluate or study, and every later run over the same data maps them into memory. The thumbnails
-that the review app makes of photographs are stored next to them, up to 256 MiB per dataset. The
-cache is in $HARDSIGHT_CACHE, by default the folder hardsight in $XDG_CACHE_HOME or ~/.cache. It
-takes at most $HARDSIGHT_CACHE_BYTES (8 GiB); the entries unused for longest are deleted first.
+_EPILOG = f"""Pictures of the same size in parquet files and folders are decoded once, by score,
+train, adapt, evaluate or study, and every later run over the same data maps them
+into memory. The thumbnails that the review app makes of photographs are stored
+next to them, up to 256 MiB for each dataset. The cache is in $HARDSIGHT_CACHE, by
+default the folder hardsight in $XDG_CACHE_HOME or ~/.cache. It takes at most
+$HARDSIGHT_CACHE_BYTES (8 GiB); the entries unused for longest are deleted first.
 HARDSIGHT_CACHE=off turns it off.
 
 {_EXAMPLES}"""

@@ -22,7 +22,13 @@ _ALL = "hardsight.all"
 _AS_JSON = "hardsight.json"
 _TOLD = "hardsight.told"
 _VERBOSE = "hardsight.verbose"
-_LONG = 16  # from this many options on, the help is split into sections
+_LONG = 14  # from this many options on, the help is split into sections
+_NARROW = 24  # columns of the flags in a short help, so that their texts take fewer lines
+_NUMBER = re.compile(r"(INTEGER|FLOAT)( RANGE)?$")
+# what --data takes, in short; the option's own text has the whole list
+DATA_IN_SHORT = (
+    "Folder of class folders, .csv, .parquet, arrays, hub:OWNER/NAME, or a name such as cifar10"
+)
 # heading -> settings, which have the same name and meaning in all commands; settings not listed
 # here are what a command is about, and come first
 _SECTIONS = {
@@ -37,7 +43,7 @@ _SECTIONS = {
     "Features and maps": ("explain_examples", "cam_layer", "feature_examples", "map_examples"),
     "Texts": ("tokenizer", "max_tokens", "tokens"),
     "Pictures": ("size", "crop", "squash", "channels", "mean", "std", "white"),
-    "The model's classes and outputs": (
+    "Classes and outputs": (
         "head", "output", "num_classes", "model_classes", "class_order", "trust_remote_code",
     ),
     "Device and speed": ("batch_size", "workers", "device", "precision", "shard_rows", "engine"),
@@ -56,12 +62,23 @@ class Command(click.Command):
         arguments: passed on to click.
         on_ranks: whether several processes started by a launcher such as torchrun may run the
             command together.
+        rare: settings that belong to what the command is about but are seldom needed, with the
+            section that lists them.
+        brief: texts for the short help of settings whose first sentence is too long for it.
         named: passed on to click.
     """
 
-    def __init__(self, *arguments: Any, on_ranks: bool = False, **named: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        on_ranks: bool = False,
+        rare: Mapping[str, str] | None = None,
+        brief: Mapping[str, str] | None = None,
+        **named: Any,
+    ) -> None:
         super().__init__(*arguments, **named)
         self._on_ranks = on_ranks
+        self._rare, self._brief = rare or {}, brief or {}
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_quiet,
                          help="Print results and warnings, but no progress and no notes."),
@@ -95,6 +112,7 @@ class Command(click.Command):
             super().format_options(ctx, formatter)
             return
         heading_of = {name: heading for heading, names in _SECTIONS.items() for name in names}
+        heading_of |= self._rare
         parts: dict[str, list[click.Option]] = {name: [] for name in ("Options", *_SECTIONS)}
         for option in options:
             if not option.hidden:
@@ -106,14 +124,19 @@ class Command(click.Command):
                 with formatter.section(heading):
                     formatter.write_dl([record for record in records if record])
             return
-        own = [option.get_help_record(ctx) for option in parts.pop("Options")]
+        own = [self._in_short(option, ctx) for option in parts.pop("Options")]
         with formatter.section("Options"):
-            formatter.write_dl([(flag, _first_sentence(text)) for flag, text in filter(None, own)])
+            formatter.write_dl(own, col_max=_NARROW)
         with formatter.section(f"More options, explained by {ctx.command_path} --help-all"):
             formatter.write_dl([
                 (heading, " ".join(max(option.opts, key=len) for option in listed))
                 for heading, listed in parts.items()
-            ])  # fmt: skip
+            ], col_max=_NARROW)  # fmt: skip
+
+    def _in_short(self, option: click.Option, ctx: click.Context) -> tuple[str, str]:
+        """A flag and a sentence; of a number only that it is one."""
+        flag, text = option.get_help_record(ctx) or ("", "")
+        return _NUMBER.sub("N", flag), self._brief.get(option.name or "", _first_sentence(text))
 
 
 def _first_sentence(text: str) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,10 +78,13 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
     for page in pages:
         console.print(f"  {page}", soft_wrap=True, markup=False)
     folder = result.folder
+    train, model, data = (
+        shlex.quote(str(folder / name)) for name in ("train", "model.safetensors", "train.npz")
+    )
     console.print("\nnext, do the same by hand, with your own model and data in place of these:")
     console.print(
         f"  hardsight score --model hardsight.models:SmallCNN "
-        f"--weights {folder}/model.safetensors --data {folder}/train.npz --mean 0 --std 1 "
+        f"--weights {model} --data {data} --mean 0 --std 1 "
         "--out my-run\n"
         "  hardsight report my-run",
         soft_wrap=True,
@@ -88,9 +92,9 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
     )
     console.print("\nor go through the suspects one by one and fix their labels:")
     console.print(
-        f"  hardsight review {folder / 'train'}\n"
-        f"  hardsight patch export {folder / 'train'} --out fixes.csv\n"
-        f"  hardsight patch apply fixes.csv --data {folder}/train.npz --out fixed.npz",
+        f"  hardsight review {train}\n"
+        f"  hardsight patch export {train} --out fixes.csv\n"
+        f"  hardsight patch apply fixes.csv --data {data} --out fixed.npz",
         soft_wrap=True,
         markup=False,
     )

@@ -6,15 +6,15 @@ from typing import Any
 
 import click
 
-from hardsight.cli._command import Command, json_option, tell
+from hardsight.cli._command import DATA_IN_SHORT, Command, json_option, tell
 from hardsight.cli._flags import flags_of
 
 _CARD = "run/evaluate/_card.py:evaluation_card"
 _WEIGHTS = "Weights of MODEL, if they are not given after an @."
 
-_EPILOG = """\b
-A model is written [NAME=]SPEC[@WEIGHTS]. SPEC is the folder of a trained model, a name such as
-resnet18, package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or hf:NAME.
+_EPILOG = """A model is written [NAME=]SPEC[@WEIGHTS]. SPEC is the folder of a trained model,
+a name such as resnet18, package.module:factory, file.py:factory, timm:NAME,
+torchvision:NAME or hf:NAME.
 
 Attacks need to know how pixels become the model's input. That comes from the model's own
 configuration, or from --mean and --std (0 and 1 for plain pixels). If neither is there, the card
@@ -23,15 +23,19 @@ has no attacks and says so.
 \b
 Examples:
   hardsight evaluate net.py:make@ce.safetensors --data test/ --out card
-  hardsight evaluate CE=net.py:make@ce.safetensors --compare EL=net.py:make@el.safetensors \\
-                     --data mnist --split test --ood fashion/ --mean 0.1307 --std 0.3081 \\
-                     --train mnist --train-split train --out card
-  hardsight evaluate timm:resnet18@w.safetensors --data val.parquet --epsilons 0,1/255,4/255 \\
-                     --out card
+  hardsight evaluate CE=net.py:make@ce.pt --compare EL=net.py:make@el.pt \\
+                     --data mnist --split test --ood fashion/ --out card
+  hardsight evaluate timm:resnet18@w.safetensors --data val.parquet \\
+                     --epsilons 0,1/255,4/255 --out card
 """
 
 
-@click.command(cls=Command, epilog=_EPILOG)
+@click.command(
+    cls=Command,
+    epilog=_EPILOG,
+    rare=dict.fromkeys(("validation_share", "wanted_error"), "The run"),
+    brief={"data": f"Labelled, not trained on: {DATA_IN_SHORT[0].lower()}{DATA_IN_SHORT[1:]}"},
+)
 @click.argument("model")
 @flags_of(_CARD, "data", data={"required": True})
 @flags_of(

@@ -14,7 +14,7 @@ _EPILOG = """\b
 Examples:
   hardsight experiment list
   hardsight experiment run amc-table1
-  hardsight experiment run amc-table1 --scale short --data-root data --runs runs
+  hardsight experiment run amc-table1 --scale short --data-root data
   hardsight experiment run el-table5 --scale paper --runs runs --jobs 6
   hardsight experiment run amc-table1 --set epochs=5 --set 'seeds=[0, 1]'
 """

@@ -115,14 +115,16 @@ class _Lazy(click.Group):
             ) from err
 
 
+_HELP = "Which examples does your classifier find hard, and why?"
 # the \b keeps click from rewrapping the lines below it
-_HELP = """Which examples does your classifier find hard, and why?
-
-\b
+_EPILOG = """\b
 Start here:
-  hardsight demo                         see it all, offline, in a minute
-  hardsight score --model net.py:make --weights w.safetensors --data photos/ --out run
-  hardsight report run                   then open run/report.html
+  hardsight demo        # see it all, offline, in a minute
+  hardsight train recipe.toml
+  hardsight score --model net.py:make --weights w.safetensors --data photos/ \\
+                  --out run
+  hardsight review run  # look at the suspects, fix their labels
+  hardsight report run  # then open run/report.html
 """
 
 
@@ -130,7 +132,7 @@ Start here:
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=_Lazy, help=_HELP, context_settings=_SETTINGS)
+@click.group(cls=_Lazy, help=_HELP, epilog=_EPILOG, context_settings=_SETTINGS)
 @click.version_option(hardsight.__version__, prog_name="hardsight")
 def main() -> None:
     """Show ``_HELP``; click takes the help from there."""

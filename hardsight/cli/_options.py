@@ -60,6 +60,8 @@ def names(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """Read names that are repeated, separated by commas, or both."""
+    if any(not part.strip(", ") for part in value):
+        raise click.BadParameter("expected a name, got an empty one; leave the flag out for none")
     return tuple(name for part in value for name in part.split(",") if name) or None
 
 

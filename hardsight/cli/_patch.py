@@ -19,7 +19,7 @@ Examples:
   hardsight patch export run --out fixes.csv
   hardsight patch merge anna.csv ben.csv --resolve majority --out fixes.csv
   hardsight patch apply fixes.csv --data photos/ --out photos-fixed/
-  hardsight score --data photos/ --patch fixes.csv --model net.py:make --out again
+  hardsight score --data photos/ --patch fixes.csv --model runs/a --out again
 """
 _SHOWN = 10  # conflicts that are printed; the others are counted
 

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 _EPILOG = """\b
 Examples:
-  hardsight queue runs/photos --data pool/ --unlabelled --budget 500 --out next.parquet
-  hardsight queue runs/photos --data pool/ --unlabelled --budget 500 --by coverage --balanced \\
+  hardsight queue runs/photos --data pool/ --unlabelled --budget 500 \\
                   --out next.parquet
+  hardsight queue runs/photos --data pool/ --unlabelled --budget 500 \\
+                  --by coverage --balanced --out next.parquet
   hardsight review next.parquet
 """
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._command import Command, json_option, tell
+from hardsight.cli._command import DATA_IN_SHORT, Command, json_option, tell
 from hardsight.cli._flags import flags_of
 
 if TYPE_CHECKING:
@@ -15,17 +15,16 @@ if TYPE_CHECKING:
 
 _EPILOG = """\b
 Examples:
-  hardsight score --model net.py:make_net --weights net.safetensors --data photos/ --out run
-  hardsight score --model hf:google/vit-base-patch16-224 --data val.parquet --out run
-  hardsight score --data embeddings.npy --labels labels.npy --class-weights head.safetensors \\
+  hardsight score --model net.py:make --weights w.safetensors --data photos/ \\
                   --out run
-  hardsight score config.toml --set device=cpu --resume
-  hardsight score config.toml --engine ray --ray-address auto --out /shared/run
+  hardsight score --model hf:google/vit-base-patch16-224 --data val.parquet \\
+                  --out run
+  hardsight score config.toml --engine ray --ray-address auto --resume
 
 \b
-Score every example by a model that was not trained on it, which finds wrong labels best:
+Score every example by a model that did not see it, which finds wrong labels:
   hardsight score --out-of-sample 5 --recipe recipe.toml --out run
-  hardsight score --out-of-sample 5 --data embeddings.npy --labels labels.npy --out run
+  hardsight score --out-of-sample 5 --data e.npy --labels labels.npy --out run
 """
 _OF_RECIPES = ("out", "data_root", "device", "seed", "resume", "overwrite")
 _RECIPE = (
@@ -34,7 +33,17 @@ _RECIPE = (
 )
 
 
-@click.command(cls=Command, epilog=_EPILOG)
+@click.command(
+    cls=Command,
+    epilog=_EPILOG,
+    rare={"target": "Texts", "thumbnails": "The run", "recipe": "The run"},
+    brief={
+        "data": DATA_IN_SHORT,
+        "keep_embeddings": "Keep embeddings, to find near-duplicates",
+        "out_of_sample": "Score stored embeddings in this many folds, each by a head that is "
+        "fitted to the others",
+    },
+)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @flags_of(
     "run/score/_score.py:score", without=("preprocessing", "show_progress"),
@@ -50,7 +59,7 @@ _RECIPE = (
 def score(
     config: Path | None, recipe: Path | None, overrides: tuple[str, ...], **flags: Any
 ) -> None:
-    """Score every example of labelled data, and write a table with a row per example.
+    """Score every example of labelled data, and write one row for each to a table.
 
     CONFIG is an optional TOML file with the same keys as the options. Options override it.
     """

@@ -13,7 +13,8 @@ from hardsight.errors import RunExistsError
 _EPILOG = """\b
 Examples:
   hardsight select run --keep 0.5 --out half.parquet
-  hardsight select runs/tracked --keep 20000 --by aum --drop-suspects 0.05 --out rows.parquet
+  hardsight select runs/tracked --keep 20000 --by aum --drop-suspects 0.05 \\
+                   --out rows.parquet
   hardsight train recipe.toml --set 'data.rows="half.parquet"' --out runs/half
 """
 
@@ -33,7 +34,8 @@ def _share_or_number(ctx: click.Context, param: click.Parameter, value: str) -> 
 @flags_of(
     "selection/_select.py:select", without=("table",), first=("keep", "by", "how"),
     keep={"required": True, "callback": _share_or_number, "metavar": "SHARE|ROWS", "type": str},
-    how={"type": click.Choice(["coverage", "hardest", "easiest", "moderate", "random"])},
+    how={"type": click.Choice(["coverage", "hardest", "easiest", "moderate", "random"]),
+         "metavar": "RULE"},
 )  # fmt: skip
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path),
               help="File to write the list of rows to, .parquet, for train and score.")  # fmt: skip

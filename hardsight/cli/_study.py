@@ -21,10 +21,10 @@ _FILE = {"type": click.Path(path_type=Path)}
 _OUT = "Folder to write study.json, study.md and figures into; by default {}."
 _HUMAN_EPILOG = """\b
 FILE is one of
-  people.csv        columns id,frequency   (id as in the table, or the file name)
-                    or index,frequency     (position in the data, from 0)
-  counts.npy        [N, C]: how many people chose each class, in the order of the data
-  data.parquet      with a column human_counts, such as cifar10/cifar10-test.parquet
+  people.csv     columns id,frequency  (id as in the table, or the file name)
+                 or index,frequency    (position in the data, from 0)
+  counts.npy     [N, C]: people who chose each class, in the order of the data
+  data.parquet   with a column human_counts, such as cifar10-test.parquet
 
 The more people chose the label, the lower a hardness score should be, so its coefficient should be
 negative. AVH and confidence are both correlated with the same human column; the default test takes
@@ -32,22 +32,26 @@ that into account, the paper's does not.
 
 \b
 Examples:
-  hardsight score --model run/ --data cifar10 --split test --data-root data --out scores
+  hardsight score --model run/ --data cifar10 --split test --out scores
   hardsight study human scores --human data/cifar10/cifar10-test.parquet
-  hardsight study human scores --human people.csv --scores avh,model_confidence --test meng
+  hardsight study human scores --human people.csv --scores avh --test meng
 """
 
 
 _HELP = """Compare scores on your own data with people, degradations and training.
 
 \b
-hardsight study human TABLE --human FILE         scores against human selection frequency
-hardsight study degradation --model M --data D   scores against noise and contrast
-hardsight study dynamics RUN [RUN ...]           norm, AVH and accuracy along training
+hardsight study human TABLE --human FILE         scores against people
+hardsight study degradation --model M --data D   against noise and contrast
+hardsight study dynamics RUN [RUN ...]           AVH and more along training
+"""
+_EPILOG = """\b
+Example:
+  hardsight study human scores --human people.csv
 """
 
 
-@click.group(cls=Group, help=_HELP)
+@click.group(cls=Group, help=_HELP, epilog=_EPILOG)
 def study() -> None:
     """See ``_HELP``."""
 
@@ -83,9 +87,9 @@ hardness score rises as pictures get harder to see.
 
 \b
 Examples:
-  hardsight study degradation --model run/ --data cifar10 --split test --data-root data
-  hardsight study degradation --model net.py:make --weights w.safetensors --data photos/ \\
-                              --noise 0,0.2,0.4 --contrast 1,0.3 --limit 2000 --out study
+  hardsight study degradation --model run/ --data cifar10 --split test
+  hardsight study degradation --model runs/a --data photos/ --limit 2000 \\
+                              --noise 0,0.2,0.4 --contrast 1,0.3 --out study
 """
 
 
@@ -116,14 +120,14 @@ def degradation(out: Path, **options: Any) -> None:
 
 
 _DYNAMICS_EPILOG = """\b
-This reads what a training run has recorded, if its recipe has one of
-  track_test = true    the test split after every epoch (examples the model never trains on)
-  track = true         every training example (study them with --examples train)
+This reads what training recorded, if the recipe has one of
+  track_test = true    the test split after every epoch (never trained on)
+  track = true         every training example (--examples train)
 
 \b
 Examples:
   hardsight study dynamics runs/resnet18
-  hardsight study dynamics runs/alexnet runs/resnet18 --human cifar10-test.parquet --out study
+  hardsight study dynamics runs/a runs/b --human people.csv --out both
 """
 
 

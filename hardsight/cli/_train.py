@@ -16,7 +16,7 @@ A recipe:
   model = "resnet18"
   out = "runs/cifar10"
   epochs = 30
-  loss = ["cross_entropy", {name = "amc", weight = 0.1, ramp = "gaussian", ramp_epochs = 10}]
+  loss = ["cross_entropy", {name = "amc", weight = 0.1, ramp = "linear"}]
   augment = {crop_padding = 4, flip = true}
   [data]
   name = "cifar10"
@@ -26,7 +26,7 @@ A recipe:
 \b
 Examples:
   hardsight train recipe.toml
-  hardsight train recipe.toml --set optimizer.lr=0.05 --set epochs=5 --out runs/short
+  hardsight train recipe.toml --set optimizer.lr=0.05 --out runs/short
   hardsight train recipe.toml --resume
   hardsight train recipe.toml --folds 5 --out runs/unseen
 """

@@ -8,14 +8,14 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from hardsight.config._stated import described_in
 from hardsight.errors import ConfigError, MissingDataError
-from hardsight.registry import unknown_name
+from hardsight.registry import nearest_name, unknown_name
 
 Config = TypeVar("Config")
 # keys of the metadata of a dataclass field, which hold the rules of a setting
@@ -112,7 +112,9 @@ def config_from(
     checked = {}
     for key, value in values.items():
         if key not in fields:
-            raise ConfigError(f"in {where}: {unknown_name('key', key, list(fields))}")
+            raise ConfigError(
+                f"in {where}: {unknown_name('key', key, list(fields))}{_under_options(key, fields)}"
+            )
         default = default_of(fields[key]) if base is None else getattr(base, key)
         value = _spread(value, types_of[key], fields[key])
         checked[key] = fitted(value, types_of[key], key, where, default, of=kind)
@@ -126,6 +128,13 @@ def config_from(
     made = typing.cast(Config, kind(**known))
     check_settings(made, where=where, stated=checked)
     return made
+
+
+def _under_options(key: str, known: Iterable[str]) -> str:
+    """Where a key belongs that is not one of ours: a loss and a network have options of theirs."""
+    if "options" not in known or nearest_name(key, list(known)) is not None:
+        return ""
+    return f". If it is an option of what is named there, write it as options = {{{key} = ...}}"
 
 
 def defaults_of(kind: type[Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hardsight._checks import warn
 from hardsight.data.formats import EmbeddingSource
 from hardsight.data.source import ExampleSource, check_index
-from hardsight.errors import DataError, MissingDataError, OptionError
+from hardsight.errors import DataError, MissingDataError, OptionError, UnknownPartError
 from hardsight.registry import unknown_name
 from hardsight.run_folder import read_parquet
 
@@ -92,7 +92,7 @@ def _named(source: Source, text: str) -> tuple[str, NDArray[Any]]:
         why = unknown_name("group column", text, list(names)) if names else (
             f"{source.spec} stores no column {text!r}"
         )  # fmt: skip
-        raise DataError(f"{why}; expected {_FORMS}")
+        raise UnknownPartError(f"{why}; expected {_FORMS}")
     values = np.asarray(stored)
     if values.ndim != 1 or (values.dtype == object and isinstance(values[0], dict | list | bytes)):
         raise DataError(
@@ -126,7 +126,8 @@ def _joined(source: Source, file: Path, column: str) -> NDArray[Any]:
     if doubled:
         raise DataError(f"column {doubled[0]!r} is there twice in {file}; remove one, or rename it")
     if column not in rows.column_names:
-        raise DataError(f"{unknown_name('group column', column, rows.column_names)} (of {file})")
+        unknown = unknown_name("group column", column, rows.column_names)
+        raise UnknownPartError(f"{unknown} (of {file})")
     key = next((name for name in _KEYS if name in rows.column_names), None)
     if key is None:
         raise DataError(

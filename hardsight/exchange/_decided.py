@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,8 @@ def patch_of(
             raise OptionError(f"{unknown[0]!r} decided nothing about {run}; these did: {known}")
         made = made[made["reviewer"].isin(list(reviewers))]
     if not len(made):
-        raise PatchError(f"nothing was decided about {run}; decide with `hardsight review {run}`")
+        step = shlex.join(["hardsight", "review", str(run)])
+        raise PatchError(f"nothing was decided about {run}; decide with `{step}`")
     if cannot_tell == "drop":
         made = made.assign(verdict=made["verdict"].replace(CANNOT_TELL, DROP))
     return Patch(_rows(table, made, str(mark)), where=f"the decisions about {run}")

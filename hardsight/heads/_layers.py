@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from hardsight.errors import AmbiguousHeadError, HeadNotFoundError, ModelError
+from hardsight.errors import AmbiguousHeadError, HeadNotFoundError, ModelError, UnknownLayerError
 from hardsight.registry import unknown_name
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -97,7 +97,7 @@ def layer_named(model: nn.Module, name: str) -> nn.Module:
     except AttributeError:
         known = [*candidates(model), *bare_parameters(model)]
         message = unknown_name(f"layer of {type(model).__name__}", name, known)
-        raise HeadNotFoundError(message) from None
+        raise UnknownLayerError(message) from None
     if not is_candidate(layer):
         raise HeadNotFoundError(
             f"layer {name!r} of {type(model).__name__} is {type(layer).__name__}, not a linear "

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from hardsight._checks import require
-from hardsight.errors import HardsightError, ModelError
+from hardsight.errors import HardsightError, ModelError, UnknownModelError
 from hardsight.models._known import (
     ClassNames,
     from_timm,
@@ -71,7 +71,7 @@ def timm_model(
     """A timm model with its data configuration."""
     timm = require("timm", extra="models", feature=f"model timm:{name}")
     if not timm.is_model(name):
-        raise ModelError(_unknown("timm", name, timm.list_models()))
+        raise UnknownModelError(_unknown("timm", name, timm.list_models()))
     arguments = {} if num_classes is None else {"num_classes": num_classes}
     arguments |= options or {}
     model: nn.Module = _built(
@@ -103,13 +103,13 @@ def torchvision_model(
     models = require("torchvision.models", extra="models", feature=f"model torchvision:{name}")
     known = models.list_models(module=models)
     if name.lower() not in known:
-        raise ModelError(_unknown("torchvision", name, known))
+        raise UnknownModelError(_unknown("torchvision", name, known))
     enum = models.get_model_weights(name)
     chosen = enum.DEFAULT
     if pretrained not in (None, "pretrained"):
         if pretrained not in enum.__members__:
             members = list(enum.__members__)
-            raise ModelError(unknown_name(f"weights of {name}", str(pretrained), members))
+            raise UnknownModelError(unknown_name(f"weights of {name}", str(pretrained), members))
         chosen = enum[pretrained]
     arguments: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     arguments |= {"weights": None if pretrained is None else chosen, **(options or {})}

@@ -191,7 +191,7 @@ def standing_records(table: ScoreTable) -> list[Record]:
     file = store_file(table)
     if not file.exists():
         return []
-    connection = _opened(file)
+    connection = _opened_to_read(file)
     try:
         _check_about(connection, file, identity(table))
         return [Record(*row) for row in connection.execute(_STANDING)]
@@ -483,6 +483,26 @@ def _opened(file: Path, *, make: str | None = None) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _opened_to_read(file: Path) -> sqlite3.Connection:
+    """The log of a run that may be somebody else's, in a folder that cannot be written."""
+    try:
+        return _opened(file)
+    except sqlite3.OperationalError as err:
+        beside = file.with_name(f"{file.name}-wal")
+        # SQLite writes its locks beside the log; one that nobody has open needs none
+        how = "mode=ro" if beside.exists() and beside.stat().st_size else "immutable=1"
+        connection = sqlite3.connect(f"{file.resolve().as_uri()}?{how}", uri=True)
+        try:
+            _version(connection)
+        except sqlite3.Error:
+            connection.close()
+            raise TableError(
+                f"cannot read the decisions in {file}: {err}; allow writing in the folder of the "
+                "run, or copy it"
+            ) from err
+        return connection
 
 
 def _make(connection: sqlite3.Connection, identity: str) -> None:

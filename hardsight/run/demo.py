@@ -26,7 +26,7 @@ from hardsight.models import SmallCNN
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import pictures, progress
 from hardsight.run.score import score
-from hardsight.run_folder import DEMO, RunFolder, replacing
+from hardsight.run_folder import DEMO, RunFolder, replacing, writing
 from hardsight.table import HISTORIES, THUMBNAILS, ScoreTable
 from hardsight.tracking import HardnessTracker
 
@@ -115,7 +115,8 @@ def _write_data(
     labels, wrong = with_label_errors(labels, num_classes=10, share=errors, seed=seed)
     images = np.stack([np.asarray(example.content) for example in examples])
     file = folder / f"{part}.npz"
-    with replacing(file) as partial, partial.open("wb") as sink:
+    kept = writing(folder, step="free some space or choose another --out")
+    with kept, replacing(file) as partial, partial.open("wb") as sink:
         np.savez(sink, images=images, labels=labels)
     return file, np.flatnonzero(wrong)
 

@@ -29,8 +29,8 @@ def rows_to_keep(keep: float, rows: int) -> int:
         # 1 is both a share and a count
         if keep == 1:
             raise OptionError(
-                f"{_EXPECTED}, got 1, which could be either; pass 1.0 to keep every row, and take "
-                "a single row from table.hardest(1)"
+                f"{_EXPECTED}, got 1, which could be either; write 1.0 for every row, or 2 or more "
+                "for a number of rows"
             )
         if keep > rows:
             raise OptionError(f"expected to keep at most all {rows:,} rows, got keep = {keep:,}")

@@ -181,7 +181,9 @@ def test_people_export_by_themselves_and_merge(run, photos, tmp_path):
 
 def test_nothing_decided_is_said(run, tmp_path):
     said = invoke("patch", "export", run, code=1)
-    assert f"nothing was decided about {run}; decide with `hardsight review" in said
+    assert f"nothing was decided about {run}; decide with `hardsight review {run}`" in said
+    spaced = run.rename(run.with_name("a run"))
+    assert f"`hardsight review '{spaced}'`" in invoke("patch", "export", spaced, code=1)
     said = invoke("patch", "export", tmp_path / "gone", code=2)
     assert "no score table at" in said
     with pytest.raises(OptionError, match="keep or drop, got 'guess'"):

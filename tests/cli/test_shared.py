@@ -152,13 +152,16 @@ def test_a_long_help_has_sections(name):
     assert sorted(listed) == sorted([*shown, "--help", "--help-all"])  # each option once
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ["", "study", "patch", "experiment", "cache", *COMMANDS])
 def test_a_help_fits_a_screen_and_ends_with_an_example(name):
-    said = run(*name.split(), "--help", terminal_width=100).output
+    said = run(*name.split(), "--help", env={"COLUMNS": "80"}).output
     lines = said.rstrip().splitlines()
-    assert len(lines) <= 60
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 80
     last = said.replace("\\\n", " ").rstrip().splitlines()[-1]
     assert last.strip().startswith("hardsight ")
+    if name not in COMMANDS:
+        return
     words = set(re.findall(r"--[\w-]+", re.sub(r"-\n\s+", "-", said)))
     assert ("--help-all" in words) == ("More options" in said)
     for option in COMMANDS[name].params:  # each is at least named
@@ -313,6 +316,37 @@ def test_exit_codes(scored, tmp_path):
     for page in ("docs/reference/cli.md", "docs/guides/robust-runs.md"):
         codes = re.findall(r"^\| (\d) \| (.*) \|$", (ROOT / page).read_text(encoding="utf-8"), re.M)
         assert [code for code, _ in codes] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("select RUN --keep 0.5 --out OUT --by nope", "unknown score 'nope'"),
+        ("study human RUN --human people.csv --out OUT --scores nope", "unknown score 'nope'"),
+        ("select RUN --keep 0.5 --out OUT --by avg", "Known: angular_margin, avh, class_"),
+        ("select RUN --keep 1 --out OUT", "write 1.0 for every row, or 2 or more for a number"),
+        ("select RUN --keep 0.5 --out OUT --how nope", "'nope' is not one of"),
+        ("export RUN --to nope --out OUT", "'nope' is not one of"),
+        ("score --model mlp --data builtin:digits --split nope --out OUT", "splits train and test"),
+        ("SCORE --group nope --out OUT", "stores no column 'nope'"),
+        ("score --data x.npy --out OUT --group ''", "expected a name, got an empty one"),
+        ("score --model mlp --data cifar10 --split nope --out OUT", "unknown split of cifar10"),
+        ("score --model small_cnn:num_classes=10 --data builtin:digits --split test --head nope "
+         "--out OUT", "unknown layer of SmallCNN 'nope'"),
+        ("score --model nope --data builtin:digits --out OUT", "'nope'"),
+        ("queue mlp --data builtin:digits --by nope --budget 5 --out OUT", "'nope'"),
+        ("adapt --model mlp --source builtin:digits --target builtin:digits --rule nope --out OUT",
+         "unknown rule 'nope'"),
+        ("experiment run nope", "'nope'"),
+    ],
+)  # fmt: skip
+def test_an_unknown_name_or_bad_value_is_wrong_usage(scored, tmp_path, monkeypatch, typed, reason):
+    monkeypatch.chdir(tmp_path)
+    Path("people.csv").write_text("id,frequency\n0,1.0\n")
+    words = {"RUN": [scored[1]], "OUT": ["out.parquet"], "SCORE": scored[0]}
+    typed = [word for part in shlex.split(typed) for word in words.get(part, [part])]
+    said = run(*typed, code=2).stderr
+    assert reason in said
 
 
 @pytest.mark.parametrize(

@@ -374,3 +374,22 @@ def test_a_few_decisions_in_every_part_of_the_queue_do_not_add_up_to_errors(doub
     truth = int(np.delete(wrong, places).sum())
     assert left["low"] <= truth <= left["high"]
     assert left["high"] - left["low"] < 80
+
+
+def test_decisions_are_read_in_a_folder_that_cannot_be_written(app, run, monkeypatch):
+    app.decide(app.queue()["items"][0], "keep")
+    app.close()
+    told = decisions(run)
+    connect = sqlite3.connect
+
+    def refused(place, **options):
+        if options.get("uri"):
+            return connect(place, **options)
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr("sqlite3.connect", refused)  # root may write anywhere
+    assert len(told) == 1
+    assert decisions(run).equals(told)
+    (run / "review.sqlite").write_bytes(b"not a database, and longer than its head" * 9)
+    with pytest.raises(TableError, match=r"cannot read the decisions in .*; allow writing"):
+        decisions(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 
@@ -12,7 +13,7 @@ from selenium.webdriver.common.by import By
 
 import hardsight as hs
 from hardsight.cli import main
-from hardsight.errors import RunExistsError
+from hardsight.errors import OutputError, RunExistsError
 from hardsight.run.demo import run_demo
 from hardsight.run.evaluate import Explainer
 from tests.review.made import App
@@ -118,3 +119,12 @@ def test_the_demo_report_opens_in_a_browser_in_light_and_dark(demo, chromium):
     chromium.find_element(By.XPATH, "//button[contains(., 'Dark')]").click()
     dark = chromium.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert light != dark
+
+
+def test_a_full_disk_is_said(tmp_path, monkeypatch):
+    def full(sink, **arrays):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("numpy.savez", full)
+    with pytest.raises(OutputError, match="No space left on device; free some space or choose"):
+        run_demo(tmp_path / "demo")

@@ -203,7 +203,7 @@ def test_the_command_line_takes_groups(places, tmp_path):
     assert done.exit_code == 0, done.output
     assert hs.read_table(tmp_path / "run").metadata["groups"] == ["light", "folder 1"]
     refused = CliRunner().invoke(main, [*words[:-1], str(tmp_path / "x"), "--group", "lite"])
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "unknown group column 'lite'" in refused.output
 
 

@@ -123,9 +123,9 @@ def test_by_default_a_tracked_run_is_judged_by_its_early_el2n():
     about = {"scores": {"early_el2n": {"higher_is_harder": True}}}
     tracked = ScoreTable(with_metadata(rows, about))
     assert positions(hs.select(tracked, keep=2, how="hardest")) == [8, 9]
-    with pytest.raises(TableError, match=r"unknown column 'el2n'\. Known: early_el2n"):
+    with pytest.raises(TableError, match=r"unknown score 'el2n'\. Known: early_el2n"):
         hs.select(tracked, keep=2, by="el2n")
-    with pytest.raises(TableError, match="unknown column 'el2n'"):
+    with pytest.raises(TableError, match="unknown score 'el2n'"):
         hs.select(ScoreTable(with_metadata(rows.drop(["early_el2n"]), {"scores": {}})), keep=2)
 
 
@@ -150,7 +150,7 @@ def test_held_out_rows_are_ranked_among_themselves():
         (0.0, "got 0.0, which keeps nothing"),
         (-0.5, "keeps nothing"),
         (float("nan"), "keeps nothing"),
-        (1, "got 1, which could be either; pass 1.0 to keep every row"),
+        (1, "got 1, which could be either; write 1.0 for every row, or 2 or more"),
         (1.5, "a number of rows is written without a point"),
         (5.0, "a number of rows is written without a point"),
         (11, "at most all 10 rows, got keep = 11"),
@@ -167,7 +167,7 @@ def test_other_bad_options_say_what_is_there():
     table = table_of(np.arange(10.0))
     with pytest.raises(OptionError, match=r"unknown rule 'hard'\. Did you mean 'hardest'"):
         hs.select(table, keep=0.5, how="hard")
-    with pytest.raises(TableError, match=r"unknown column 'el2m'\. Did you mean 'el2n'"):
+    with pytest.raises(TableError, match=r"unknown score 'el2m'\. Did you mean 'el2n'"):
         hs.select(table, keep=0.5, by="el2m")
     with pytest.raises(OptionError, match=r"drop_suspects to be a share in \[0, 1\), got 1"):
         hs.select(table, keep=0.5, drop_suspects=1.0)

@@ -83,7 +83,7 @@ def test_another_score_ranks_and_the_evidence_stays():
     assert found["index"].tolist() == [1, 2, 0, 3]
     again = table.suspects(4).set_index("index").loc[found["index"]]
     assert again["group"].tolist() == found["group"].tolist()
-    with pytest.raises(TableError, match="unknown column 'avhh'"):
+    with pytest.raises(TableError, match="unknown score 'avhh'"):
         table.suspects(4, by="avhh")
     with pytest.raises(OptionError, match="expected n to be 0 or more, got -1"):
         table.suspects(-1)

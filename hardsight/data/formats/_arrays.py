@@ -22,7 +22,7 @@ from hardsight.data.source import (
     id_at,
     row_marks,
 )
-from hardsight.errors import DataError, ShapeError
+from hardsight.errors import DataError, ShapeError, UnknownPartError
 
 
 class ArraySource(ExampleSource):
@@ -144,7 +144,7 @@ def digits(split: str | None) -> tuple[NDArray[np.uint8], NDArray[np.int64], lis
     from sklearn.datasets import load_digits
 
     if split not in (None, "train", "test"):
-        raise DataError(f"builtin:digits has the splits train and test, got {split!r}")
+        raise UnknownPartError(f"builtin:digits has the splits train and test, got {split!r}")
     bunch = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
     position = np.arange(len(images))

@@ -24,7 +24,7 @@ from hardsight.data.source import (
     existing,
 )
 from hardsight.data.texts import Sentence, Sentences, TargetTokens
-from hardsight.errors import DataError, OptionError
+from hardsight.errors import DataError, OptionError, UnknownPartError
 
 LINE_SUFFIXES = (".txt",)
 SENTENCE, POSITION, TOKEN, GIVEN = "sentence", "position", "token", "given"
@@ -255,7 +255,7 @@ def sentence_columns(
     """
     name = table_column(list(columns), text, TEXTS, "text", spec)
     if target is not None and target not in columns:
-        raise DataError(
+        raise UnknownPartError(
             f"no column {target!r} in {spec}: it has {', '.join(columns)}; pass target= (--target) "
             "with the one that holds the translations"
         )

@@ -26,7 +26,7 @@ from hardsight.data.source import (
     content_digest,
     evenly_spaced,
 )
-from hardsight.errors import BadExampleError, DataError, LabelError, OptionError
+from hardsight.errors import BadExampleError, DataError, LabelError, OptionError, UnknownPartError
 
 # the documented name first
 PATHS = (
@@ -360,7 +360,7 @@ def rows_of_split(
             )
         return None
     if split not in known:
-        raise DataError(f"no split {split!r} in {spec}; it has {', '.join(known[:8])}")
+        raise UnknownPartError(f"no split {split!r} in {spec}; it has {', '.join(known[:8])}")
     return np.flatnonzero([value == split for value in stated])
 
 
@@ -482,7 +482,7 @@ def frame_source(
         image or next(stored, None) or chosen_column(names, PATHS, "pictures or paths", where)
     )
     if pictures not in names:
-        raise DataError(f"no column {pictures!r} in {spec}: it has {', '.join(names)}")
+        raise UnknownPartError(f"no column {pictures!r} in {spec}: it has {', '.join(names)}")
     labels, known = _labels(frame.iloc[:, names.index(label)])
     cells, given = columns[pictures], known if classes is None else classes
     if _are_paths(cells):

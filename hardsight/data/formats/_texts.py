@@ -34,7 +34,7 @@ from hardsight.data.source import (
     id_at,
 )
 from hardsight.data.texts import Texts
-from hardsight.errors import BadExampleError, DataError, LabelError
+from hardsight.errors import BadExampleError, DataError, LabelError, UnknownPartError
 
 # the documented name first
 TEXTS = ("text", "sentence", "review", "question", "comment", "content", "document", "body")
@@ -255,7 +255,7 @@ def table_column(
     if stated is None:
         return chosen_column(header, names, f"{role}s", f"the columns of {spec}")
     if stated not in header:
-        raise DataError(
+        raise UnknownPartError(
             f"no column {stated!r} in {spec}: it has {', '.join(header) or 'no columns'}; pass "
             f"{role}_column= (--{role}-column) with one of them"
         )

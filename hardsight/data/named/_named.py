@@ -28,7 +28,7 @@ from hardsight.data.formats import (
 )
 from hardsight.data.named._catalogue import DATASETS, NamedDataset
 from hardsight.data.source import ExampleSource, SourceView
-from hardsight.errors import DataError, MissingDataError
+from hardsight.errors import DataError, MissingDataError, UnknownPartError
 from hardsight.registry import unknown_name
 
 ROOT_VARIABLE = "HARDSIGHT_DATA"
@@ -139,7 +139,7 @@ def split_names(name: str, split: str | None) -> list[str]:
     for wanted in (part.strip() for part in split.split("+")):
         part = next((part for part, words in known.items() if wanted in (part, *words)), None)
         if part is None:
-            raise DataError(unknown_name(f"split of {name}", wanted, list(known)))
+            raise UnknownPartError(unknown_name(f"split of {name}", wanted, list(known)))
         parts.append(part)
     return parts
 

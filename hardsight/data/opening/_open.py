@@ -74,6 +74,7 @@ from hardsight.errors import (
     MissingDataError,
     OptionError,
     UnknownNameError,
+    UnknownPartError,
 )
 from hardsight.patch import Patch, read_patch
 from hardsight.registry import nearest_name, unknown_name
@@ -447,7 +448,9 @@ def _folder(folder: Path, text: str, options: Options) -> ExampleSource | Embedd
         return tu_graphs(folder, spec=text, classes=options.classes)
     if options.split is not None:
         if not (folder / options.split).is_dir():
-            raise DataError(f"no folder {options.split!r} in {text}, so there is no such split")
+            raise UnknownPartError(
+                f"no folder {options.split!r} in {text}, so there is no such split"
+            )
         return _class_folders(folder / options.split, text, options)
     splits = split_folders(folder)
     if splits:

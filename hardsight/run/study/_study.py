@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hardsight._checks import checked_options
 from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency, open_source
-from hardsight.errors import OptionError, TableError
+from hardsight.errors import OptionError, TableError, UnknownColumnError
 from hardsight.registry import unknown_name
 from hardsight.run.loop import decoded_once
 from hardsight.run.study._degradation import DegradationStudy, degradation_study
@@ -295,7 +295,7 @@ def _chosen(table: ScoreTable, scores: Sequence[str] | None) -> list[str]:
         )
     for name in scores or ():
         if name not in table.scores:
-            raise TableError(unknown_name("score", name, table.scores))
+            raise UnknownColumnError(unknown_name("score", name, table.scores))
     return list(scores or table.scores)
 
 

@@ -220,3 +220,11 @@ def test_epochs_without_any_loss_are_refused_before_they_come(losses, epochs, me
 def test_a_recipe_with_a_loss_in_every_epoch_is_taken(losses):
     given = {"model": "m", "data": "d", "out": "o", "loss": losses, "epochs": 5}
     assert len(config_from(TrainConfig, given, where="here").loss) == len(losses)
+
+
+def test_an_option_of_a_loss_beside_its_name_is_sent_to_the_options():
+    said = r"unknown key 'pairs'\. .*write it as options = \{pairs = \.\.\.\}"
+    with pytest.raises(ConfigError, match=said):
+        TrainConfig.load(None, ["data=x", "model=mlp", 'loss={name="amc", pairs="all"}'])
+    with pytest.raises(ConfigError, match=r"Did you mean 'weight'\? Known: [\w, ]*$"):
+        TrainConfig.load(None, ["data=x", "model=mlp", 'loss={name="amc", weigth=2}'])
