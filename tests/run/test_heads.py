@@ -715,7 +715,7 @@ def test_score_tells_of_a_model_whose_rows_depend_on_more_than_the_example(
     assert len(told) == 1
     assert table.metadata["model"]["rows_depend_on"] == recorded
     page = hs.write_report(table, out=tmp_path / "page.html").read_text(encoding="utf-8")
-    assert {"batch": "the other examples of its batch, so", "draw": "draws at random"}[
+    assert {"batch": "the other examples in its batch, so", "draw": "The model is random and"}[
         recorded
     ] in page
 

@@ -233,7 +233,9 @@ def test_the_control_of_entropy_sees_the_target_in_its_batch_statistics_alone(
     one, other = states("with", net)
     assert any(not torch.equal(one[key], other[key]) for key in one if "running" in key)
     # without such statistics it does not matter which pictures the target has
-    with pytest.warns(UserWarning, match="no batch normalisation .* 'bn-only' is more training"):
+    with pytest.warns(
+        UserWarning, match="no batch normalisation .* 'bn-only' is only more training"
+    ):
         one, other = states("without", plain_net(tmp_path))
     for key, value in one.items():
         torch.testing.assert_close(value, other[key], rtol=0, atol=0)
