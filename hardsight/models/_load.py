@@ -131,7 +131,7 @@ def load_model(
     from a local folder or the hub.
 
     Args:
-        spec: one of our names such as ``resnet18`` (see :data:`MODELS`), ``package.module:factory``,
+        spec: a name of ours such as ``resnet18`` (see :data:`MODELS`), ``package.module:factory``,
             ``file.py:factory``, ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME``, the folder of a
             model that ``hardsight train`` wrote, or a module, which is used as it is. A factory
             is a class or a function. Options may follow: ``amc13:width=0.5,channels=1``. Python
