@@ -63,14 +63,14 @@ def loaded_for(
     device: torch.device,
     is_stated: bool,
 ) -> LoadedModel:
-    """Load the model for this data, with random weights from a seed unless it has its own.
+    """Load the model for this data, with random weights from a seed unless it brings weights.
 
     Args:
         config: the recipe's table.
-        model: its name, or a user's module.
+        model: name of the model, or a user's module.
         sources: the data.
-        seed: of its weights.
-        device: where it will be.
+        seed: seed of its weights.
+        device: where the model will be.
         is_stated: whether the recipe states mean and std, so that the model's are not needed.
     """
     _, image, _ = sources.train.row(0)
@@ -92,17 +92,17 @@ def loaded_for(
 def numbered_for(
     loaded: LoadedModel, sources: Sources, config: ModelConfig, *, teaches: bool
 ) -> Sources:
-    """The data with labels renumbered to the model's outputs, if the model names its classes.
+    """Return the data with labels renumbered to the model's outputs, if the model names classes.
 
     Args:
         loaded: the model.
         sources: the data.
         config: the recipe's table of the model.
-        teaches: whether the model is about to be trained on these classes, and need not know them.
+        teaches: whether the model is about to learn these classes, so it need not know them.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
-        LabelError: names that do not match.
+        LabelError: the names do not match.
     """
     outputs = _outputs(loaded.model, sources)
     known = stated_classes(config.classes) or loaded.class_names
@@ -118,7 +118,7 @@ def numbered_for(
 
 
 def _two_inputs(model: nn.Module, sources: Sources) -> Tensor:
-    """Two training examples as the model takes them, on its device."""
+    """Return two training examples as the model takes them, on its device."""
     place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     pixels = Pixels(sources.train.how, channels_last=False, device=place)
     rows = [sources.train.row(at)[1] for at in range(min(2, len(sources.train)))]
@@ -146,10 +146,10 @@ def check_parameters(model: nn.Module) -> None:
 
 
 def _returned(model: nn.Module, sources: Sources) -> Any:
-    """The model's output for two training images.
+    """Return the model's output for two training images.
 
     Raises:
-        ModelError: it cannot take them.
+        ModelError: the model cannot take the images.
     """
     inputs = _two_inputs(model, sources)
     try:
@@ -166,23 +166,23 @@ def _returned(model: nn.Module, sources: Sources) -> Any:
 
 
 def output_of(loaded: LoadedModel, sources: Sources, which: int | str | None) -> int | str | None:
-    """Which of the model's outputs holds the logits; ``None`` if it returns them alone.
+    """Return which of the model's outputs holds the logits, or ``None`` if it returns only those.
 
     Raises:
         ModelError: several outputs could be the logits, or the model cannot take the images.
     """
     count = len(loaded.class_names.names) or len(sources.classes)
-    _returned(loaded.model, sources)  # first, for its clearer error about images of a wrong shape
+    _returned(loaded.model, sources)  # first, because its error about a wrong shape is clearer
     with random_states_kept(), torch.no_grad():
         inputs = _two_inputs(loaded.model, sources)
         return find_output(loaded.model, inputs, num_classes=count, output=which)
 
 
 def _outputs(model: nn.Module, sources: Sources) -> int:
-    """The number of the model's outputs.
+    """Return the number of the model's outputs.
 
-    Checked before the first step, since on a GPU a label without an output ends in a device-side
-    assertion that names nothing.
+    This is checked before the first step, because on a GPU a label without an output ends in a
+    device-side assertion that names nothing.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
@@ -198,10 +198,10 @@ def _outputs(model: nn.Module, sources: Sources) -> int:
 
 
 def first_outputs(model: nn.Module, sources: Sources) -> FirstOutputs | None:
-    """The model's outputs for two training examples, by which a resumed run recognises its code.
+    """Return the model's outputs for two training examples, by which a resumed run knows its code.
 
     Returns:
-        ``None`` if outputs cannot be compared: the model draws at random, or the data may.
+        ``None`` if outputs cannot be compared because the model, or perhaps the data, is random.
     """
     if sources.train.source.is_model_ready:
         return None
@@ -218,7 +218,7 @@ def first_outputs(model: nn.Module, sources: Sources) -> FirstOutputs | None:
 
 
 def head_of(model: nn.Module, sources: Sources, name: str | None = None) -> Head:
-    """The classifier head, verified on two training images.
+    """Return the classifier head, verified on two training images.
 
     Raises:
         HeadNotFoundError: the head is a bare parameter, which no layer holds.
@@ -234,7 +234,7 @@ def head_of(model: nn.Module, sources: Sources, name: str | None = None) -> Head
 
 
 def reset_head(model: nn.Module, head: Head, *, seed: int) -> None:
-    """Give the head new random weights, decided by the seed alone.
+    """Give the head new random weights that only depend on the seed.
 
     Raises:
         HeadError: the layer does not know how to draw its weights.
@@ -252,7 +252,7 @@ def reset_head(model: nn.Module, head: Head, *, seed: int) -> None:
 
 @contextmanager
 def frozen_body(model: nn.Module, head: Head) -> Iterator[None]:
-    """Freeze all parameters but the head's inside the block, and restore them afterwards."""
+    """Freeze all parameters except the head's inside the block, and restore them afterwards."""
     own = {id(parameter) for parameter in model.get_submodule(head.name).parameters()}
     stopped = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
     for parameter in stopped:
@@ -265,7 +265,7 @@ def frozen_body(model: nn.Module, head: Head) -> Iterator[None]:
 
 
 def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLoss) -> Any:
-    """Lightning's trainer without its files, bars and summaries, since we write our own."""
+    """Return Lightning's trainer without its files, bars and summaries, since we write our own."""
     precision = chosen_precision(config.precision, device)
     if precision == "float16" and device.type == "cpu":
         raise OptionError("training in float16 needs a GPU; use precision = 'bfloat16'")

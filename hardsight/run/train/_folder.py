@@ -48,8 +48,8 @@ from hardsight.tracking import HardnessTracker
 
 RESULT = "result.json"
 _RECIPE, _EXAMPLES = "recipe.json", "examples.parquet"
-# settings that a resumed run may change since they do not decide the result. Another device rounds
-# differently, which is left to the user's judgement
+# Settings that a resumed run may change because they do not decide the result. Another device
+# rounds differently, which is left to the user's judgement.
 MAY_CHANGE = (
     "out", "resume", "overwrite", "workers", "resident", "device", "devices", "num_nodes",
     "strategy", "compile", "capture", "autotune", "versions",
@@ -60,9 +60,9 @@ _PACKAGES = ("timm:", "torchvision:", "hf:")
 
 @contextmanager
 def claimed_run(config: TrainConfig, reads: tuple[Any, ...]) -> Iterator[RunFolder]:
-    """The folder of a recipe, locked for as long as the run is trained.
+    """Yield the folder of a recipe, locked as long as the run is trained.
 
-    If several processes train together, only the first holds the lock, for all of them.
+    If several processes train together, only the first one holds the lock, for all of them.
 
     Args:
         config: the recipe.
@@ -86,16 +86,16 @@ def recipe_of(
     part: PartOfData | None = None,
     hardness: str | None = None,
 ) -> dict[str, Any]:
-    """Everything that decides the result, as ``recipe.json`` keeps it.
+    """Return everything that decides the result, as ``recipe.json`` stores it.
 
     Args:
         config: the settings.
         sources: the data.
         watched: examples that are tracked but never trained on, by name.
-        own_weights: digest of the weights that a user's own module starts with.
+        own_weights: digest of the weights with which a user's own module starts.
         brings: whether the user passed a dataset to validate on.
-        part: the only examples that are used, if not all are.
-        hardness: digest of the hardness that examples are drawn by.
+        part: the only examples that are used, unless all are.
+        hardness: digest of the hardness by which examples are drawn.
     """
     recipe = {
         "config": dataclasses.asdict(config),
@@ -120,9 +120,9 @@ def prepare(
     """Begin the run, or check that the run in the folder has the same recipe.
 
     Args:
-        run: claimed.
-        recipe: of :func:`recipe_of`.
-        precision: the actual one, since ``auto`` depends on the device.
+        run: the claimed run.
+        recipe: the result of :func:`recipe_of`.
+        precision: the actual precision, because ``auto`` depends on the device.
         first: the model's outputs for the first examples.
 
     Raises:
@@ -133,8 +133,8 @@ def prepare(
     if resumes and run.kind is TRAIN and run.manifest() is None:
         run.adopt(_manifest_of_older(run.folder, precision))
     old = run.manifest() if resumes else None
-    # a module is trained in place, so on a resume its weights may not be those of the start: use
-    # the digest on record, and compare below
+    # A module is trained in place, so on a resume its weights may not be the initial ones. The
+    # recorded digest is used instead, and compared below.
     began_with = recipe["own_weights"] if old is None else old.fingerprints.get(_OWN_WEIGHTS)
     run.describe(
         {**recipe["config"], "precision": precision},

@@ -59,7 +59,7 @@ from hardsight.table import (
 )
 
 RESULT = "folds.json"
-# metadata that differ between folds; the rest is taken from the table of the first fold
+# metadata that differs between folds; the rest is taken from the table of the first fold
 _OF_ONE_FOLD = ("data", "model", "counts", "bias", "batch_size")
 
 
@@ -70,8 +70,8 @@ class FoldsResult:
     Attributes:
         folder: holds ``table.parquet``, ``folds.json`` and a folder for each fold, with its model
             in ``folds/fold-1/model``.
-        table: a row per example, scored by the model that did not see it; ``fold`` says which.
-        folds: for each fold how many examples its model learned from and scored, its accuracy on
+        table: one row per example, scored by the model that did not see it; ``fold`` says which.
+        folds: for each fold, how many examples its model learned from and scored, its accuracy on
             the scored ones, the selected epoch and, if the recipe names a test split, its test
             accuracy.
         next_step: the command that shows the suspects.
@@ -83,7 +83,7 @@ class FoldsResult:
     next_step: str
 
     def _repr_html_(self) -> str:
-        """HTML for a notebook: the folds, and the table of all examples."""
+        """Return HTML for a notebook: the folds, and the table of all examples."""
         rows = [
             [f"{fold['fold']}", f"{fold['learned_from']:,}", f"{fold['scored']:,}",
              f"{fold['accuracy']:.1%}"]
@@ -143,7 +143,7 @@ def run_folds(
 
 
 def _warn_of_copies(source: ExampleSource, folds: Folds) -> None:
-    """Warn of examples with a copy in another fold, which their model has seen after all."""
+    """Warn about examples with a copy in another fold, which their model has seen after all."""
     overlap = shared_examples(source.subset(folds.unseen(1)), source, folds.seen(1).tolist())
     tell_of_copies(overlap)
 
@@ -157,9 +157,9 @@ class _Fold:
         config: the recipe of all folds.
         source: all examples.
         folds: which fold each example is in.
-        number: of this fold, from 1.
-        model: to start from, or its name.
-        data: as the user passed it.
+        number: number of this fold, from 1.
+        model: the model to start from, or its name.
+        data: the data as the user passed it.
         validation: examples to validate every fold's model on, if the user passed any.
         goes_on: whether to continue what an interrupted run left.
         show: force progress bars on or off.
@@ -208,18 +208,18 @@ class _Fold:
             resume=self.goes_on,
             show_progress=self.show,
         )
-        # only a resumed training would need them, and the fold is done; the model is kept
+        # Only a resumed training would need the checkpoints, and the fold is done. The model stays.
         remove(self.folder / "model" / "checkpoints")
         return table
 
     def _tokenizer(self, trained: TrainResult) -> Any:
-        """The tokenizer for texts; ``None`` for other examples."""
+        """Return the tokenizer for texts, or ``None`` for other examples."""
         if self.source.kind is None or not self.source.kind.has_words:
             return None
         if self.config.data.tokenizer is not None:
             return self.config.data.tokenizer
-        # the trained folder names the model that training started from, which has the tokenizer;
-        # the trained module itself does not keep it
+        # The trained folder names the model that training started from, which has the tokenizer.
+        # The trained module itself does not keep it.
         return load_model(
             os.fspath(trained.folder), trust_remote_code=self.config.model.trust_remote_code
         ).tokenizer
