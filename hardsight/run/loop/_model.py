@@ -342,16 +342,16 @@ class _Question:
 def _rows_depend_on(
     model: nn.Module, inputs: Any, count: int, device: torch.device, output: int | str | None
 ) -> Literal["batch", "draw"] | None:
-    """What an example's logits depend on besides the example, as in :class:`ModelTraits`.
+    """Return what an example's logits depend on besides the example; see :class:`ModelTraits`.
 
     The second half of the examples is run again by itself, in reverse order. A smaller batch rounds
-    differently, but by far less than ``_OTHER_BATCH``. The same batch run twice rounds the same
-    way, so random draws show at much smaller differences.
+    differently, but by far less than ``_OTHER_BATCH``. The same batch rounds the same way when it
+    is run twice, so random draws show at much smaller differences.
 
     Args:
-        model: on ``device``.
-        inputs: of a batch, on ``device``.
-        count: of its examples.
+        model: the model on ``device``.
+        inputs: inputs of a batch, on ``device``.
+        count: number of examples in the batch.
         device: where the model is.
         output: the part of the model's output that holds the logits.
     """

@@ -412,7 +412,7 @@ def batches_of(
     show: bool | None,
     rows: EpochRows | None = None,
 ) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
-    """Training and validation batches, resident on the device if they fit.
+    """Return training and validation batches, resident on the device if they fit.
 
     ``rows`` draws the examples of an epoch, see :func:`epoch_rows`; ``None`` draws each once.
     """

@@ -281,8 +281,8 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
     chosen = config.devices if device.index is None else [device.index]
     is_single = config.devices * config.num_nodes == 1
     return pl.Trainer(
-        # inside a Slurm job Lightning would expect srun to start its processes; a single process
-        # needs none of that
+        # inside a Slurm job, Lightning would expect srun to start its processes, which a single
+        # process does not need
         plugins=[KeptCheckpoints(), LightningEnvironment()] if is_single else None,
         accelerator="gpu" if device.type == "cuda" else device.type,
         devices=chosen,
@@ -293,7 +293,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
         gradient_clip_val=config.gradient_clip,
         deterministic=config.deterministic,
         benchmark=config.autotune,
-        use_distributed_sampler=False,  # our batches are already this process's part
+        use_distributed_sampler=False,  # our batches are already the part of this process
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
@@ -303,7 +303,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
 
 
 def records_steps(config: TrainConfig, device: torch.device) -> bool:
-    """Whether to record steps: as the recipe says, and by default whenever it is possible.
+    """Return whether to record steps: as the recipe says, or by default whenever possible.
 
     Raises:
         ConfigError: the recipe wants it on another device than a single CUDA GPU, or in float16,
@@ -335,14 +335,14 @@ def _strategy(config: TrainConfig, loss: TotalLoss) -> str:
 
 
 def own_device(trainer: Any, device: torch.device) -> torch.device:
-    """The device of this process; if several train together, each has its own GPU."""
+    """Return the device of this process; if several train together, each has its own GPU."""
     device_of_rank: torch.device = trainer.strategy.root_device
     return device_of_rank if device.type == "cuda" else device
 
 
 @contextmanager
 def quiet(pl: Any) -> Iterator[None]:
-    """Silence Lightning's hints about itself; warnings about the user's code still come through."""
+    """Silence Lightning's hints about itself, but not warnings about the user's code."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -363,9 +363,9 @@ def quiet(pl: Any) -> Iterator[None]:
 
 
 def start_of(config: TrainConfig) -> Path | None:
-    """The checkpoint that a run continues from; ``None`` if it starts from the beginning.
+    """Return the checkpoint from which a run continues, or ``None`` for a run from the beginning.
 
-    If the last checkpoint is damaged, that of the epoch before is used, with a warning.
+    If the last checkpoint is damaged, the previous epoch's is used, with a warning.
 
     Raises:
         CheckpointError: neither can be read, or the weights of the best epoch so far cannot.
@@ -376,7 +376,7 @@ def start_of(config: TrainConfig) -> Path | None:
     if not config.resume or not (last.exists() or previous.exists()):
         return None
     best = Path(config.out) / BEST
-    if best.exists():  # check them now: after training, the error would come hours later
+    if best.exists():  # checked now, because after training the error would come hours later
         with weights_errors(best), safe_open(best, "pt"):
             pass  # opening compares the length of the file with its header
     problem = _damage(last)
@@ -396,10 +396,10 @@ def start_of(config: TrainConfig) -> Path | None:
 
 @contextmanager
 def weights_errors(best: Path) -> Iterator[None]:
-    """Turn errors in reading the weights of the best epoch into one that says what to do.
+    """Turn errors in reading the best epoch's weights into an error that says what to do.
 
     Raises:
-        CheckpointError: they cannot be read.
+        CheckpointError: the weights cannot be read.
     """
     try:
         yield
@@ -413,7 +413,7 @@ def weights_errors(best: Path) -> Iterator[None]:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; ``None`` if nothing is.
+    """Return what is wrong with a checkpoint, in words, or ``None`` if nothing is.
 
     Torch notices a truncated file, with many different errors, but not every changed byte. Its
     files are zip archives, which have a checksum for each part.
@@ -423,7 +423,7 @@ def _damage(checkpoint: Path) -> str | None:
     try:
         with zipfile.ZipFile(checkpoint) as archive:
             for part in archive.infolist():
-                if part.CRC:  # torch has an option to leave checksums out
+                if part.CRC:  # torch has an option to leave out checksums, which are then 0
                     with archive.open(part) as content:
                         while content.read(1 << 20):
                             pass
@@ -447,14 +447,14 @@ def fit(
     """Train to the last epoch, from a checkpoint if there is one.
 
     Args:
-        trainer: Lightning's.
-        module: to train.
+        trainer: Lightning's trainer.
+        module: the module to train.
         train: batches to learn from.
-        validation: batches to select by.
+        validation: batches by which the best epoch is selected.
         config: the recipe.
         start: the checkpoint to continue from; ``None`` to start from the beginning.
         show: force the progress bar on or off.
-        title: of the bar.
+        title: title of the bar.
         callbacks: called before the recorder, which writes an epoch's checkpoint.
 
     Returns:
@@ -463,13 +463,13 @@ def fit(
     Raises:
         NonFiniteError: a loss is NaN or infinite; says which checkpoint is kept.
         OutOfMemoryError: a batch does not fit into memory.
-        KeyboardInterrupt: the user pressed Ctrl-C, or SIGTERM came; Lightning alone would end the
-            process.
+        KeyboardInterrupt: the user pressed Ctrl-C, or SIGTERM arrived. Lightning alone would end
+            the process.
     """
     from hardsight.run.train.engine import LAST, ProgressBar, RunRecorder
 
     makes_processes = any(getattr(each, "forks", False) for each in (train, validation, *callbacks))
-    # files are written by a thread only if nothing forks: a child could inherit its held locks
+    # a thread writes files only if nothing forks, because a child could inherit the locks it holds
     is_beside = trainer.world_size == 1 and not makes_processes
     recorder = RunRecorder(Path(config.out), config, is_beside=is_beside)
     bar = ProgressBar(config, len(train), recorder, show, title)
@@ -477,11 +477,11 @@ def fit(
     answer = signal.getsignal(signal.SIGINT)
     try:
         with memory_errors("training ran out of memory", smaller=_SMALLER, goes_on=_GOES_ON):
-            # weights_only: a checkpoint must not be able to run code
+            # weights_only, because a checkpoint must not be able to run code
             trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
     except NonFiniteError as err:
         raise NonFiniteError(f"{err}; {_advice(Path(config.out) / LAST, recorder.rows)}") from err
-    except SystemExit as err:  # Lightning turns SIGTERM and Ctrl-C into this
+    except SystemExit as err:  # Lightning turns SIGTERM and Ctrl-C into SystemExit
         from lightning.pytorch.utilities.exceptions import SIGTERMException
 
         is_told = isinstance(err, SIGTERMException) or isinstance(
@@ -493,7 +493,7 @@ def fit(
                 "training (SystemExit); remove the call"
             ) from err
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, answer)  # Lightning would ignore it for good
+            signal.signal(signal.SIGINT, answer)  # Lightning would leave Ctrl-C ignored for good
         raise KeyboardInterrupt from err
     finally:
         module.close()

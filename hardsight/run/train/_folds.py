@@ -229,6 +229,7 @@ class _Fold:
             self.config, out=str(self.folder / "model"), folds=None, resume=self.goes_on,
             overwrite=False, thumbnails=TrainConfig.thumbnails,
         )  # fmt: skip
+        # training changes a module in place, and every fold has to start from the same weights
         own = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model
         what = f"all but fold {self.number} of {self.folds.count}"
         part = PartOfData(self.source, self.folds.seen(self.number), what)
@@ -236,7 +237,7 @@ class _Fold:
 
 
 def _facts(run: Path, number: int, table: ScoreTable) -> dict[str, Any]:
-    """Facts about a fold, for the metadata."""
+    """Return facts about a fold, for the metadata."""
     file = fold_folder(run, number) / "model" / "result.json"
     result = json.loads(file.read_text(encoding="utf-8"))
     return {
@@ -258,7 +259,7 @@ def _keep(
     tables: list[ScoreTable],
     show: bool | None,
 ) -> None:
-    """Write one table of all folds, and beside it pictures and the examples without a row."""
+    """Write one table of all folds, along with pictures and the list of examples without a row."""
     each = [_facts(run.folder, number, table) for number, table in enumerate(tables, start=1)]
     rows = pa.concat_tables(
         with_folds(table.to_arrow().replace_schema_metadata(None), number)
@@ -288,7 +289,7 @@ def _about(
     *,
     unscored: int,
 ) -> dict[str, Any]:
-    """Metadata of the whole table, from the metadata of its parts."""
+    """Return the metadata of the whole table, from the metadata of its parts."""
     parts = [table.metadata for table in tables]
     first = {key: value for key, value in parts[0].items() if key not in _OF_ONE_FOLD}
     rows = [len(table) for table in tables]
