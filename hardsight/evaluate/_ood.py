@@ -81,6 +81,7 @@ def ood_indicators(
         angles = head.summaries(embeddings, summary.prediction).angles
         assert angles is not None
         nearest = torch.minimum(angles.target, angles.nearest_other)
+        # the sum over classes of pi minus the angle
         total = angles.num_classes * torch.pi - angles.total
         indicators["avc"] = -(torch.pi - nearest) / total
     return indicators

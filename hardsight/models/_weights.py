@@ -18,8 +18,8 @@ from hardsight.errors import MissingDataError, ModelError, UnsafeFileError
 
 State = dict[str, Tensor]
 
-_NESTED_UNDER = ("state_dict", "model_state_dict", "model")
-_PREFIXES = ("module.", "_orig_mod.", "model.")
+_NESTED_UNDER = ("state_dict", "model_state_dict", "model")  # keys of common training scripts
+_PREFIXES = ("module.", "_orig_mod.", "model.")  # of DataParallel, torch.compile and wrappers
 
 
 def load_weights(

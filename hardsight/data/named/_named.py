@@ -33,7 +33,7 @@ from hardsight.registry import unknown_name
 
 ROOT_VARIABLE = "HARDSIGHT_DATA"
 _ENDINGS = (".parquet", ".bin", ".mat")
-_PIXELS = 3 * 32 * 32
+_PIXELS = 3 * 32 * 32  # bytes of a picture in CIFAR's binary version
 
 
 def named_source(
