@@ -1,4 +1,4 @@
-"""Accuracy with its interval: of all examples, of each class, and of frequent and rare classes."""
+"""Accuracy with its interval: overall, by class, and for frequent and rare classes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SHOTS = ("many", "medium", "few")
 
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike, *, level: float = 0.95) -> Estimate:
-    """Share of examples whose prediction is their label, with Wilson's interval.
+    """Return the share of examples whose prediction is their label, with Wilson's interval.
 
     Args:
-        predictions: class indices, ``[N]``; -1 if there is none, which is never right.
+        predictions: class indices, ``[N]``; -1 for no prediction, which is never right.
         labels: class indices, ``[N]``.
         level: confidence level.
 
@@ -37,7 +37,7 @@ def accuracy(predictions: ArrayLike, labels: ArrayLike, *, level: float = 0.95) 
 def class_accuracy(
     predictions: ArrayLike, labels: ArrayLike, num_classes: int, *, level: float = 0.95
 ) -> list[Estimate | None]:
-    """Accuracy among the examples of each class; ``None`` for a class without examples.
+    """Return the accuracy on the examples of each class, or ``None`` for a class without examples.
 
     Args:
         predictions: class indices, ``[N]``.
@@ -46,7 +46,7 @@ def class_accuracy(
         level: confidence level.
 
     Returns:
-        C estimates, position = class.
+        C estimates; the position of an estimate is its class.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -76,21 +76,21 @@ def shot_accuracy(
     few_below: int = 20,
     level: float = 0.95,
 ) -> dict[str, Estimate | None]:
-    """Accuracy on classes with many, some and few training examples.
+    """Return the accuracy on classes with many, some and few training examples.
 
-    Many is more than ``many_above`` training examples of the class, few is fewer than
-    ``few_below``, medium is everything in between, both ends included.
+    Many means more than ``many_above`` training examples of a class, and few means fewer than
+    ``few_below``. Medium is everything in between, including both ends.
 
     Args:
         predictions: class indices, ``[N]``.
         labels: class indices, ``[N]``.
-        training_counts: training examples of each class, ``[C]``.
-        many_above: classes with more are many-shot.
-        few_below: classes with fewer are few-shot.
+        training_counts: number of training examples of each class, ``[C]``.
+        many_above: classes with more examples are many-shot.
+        few_below: classes with fewer examples are few-shot.
         level: confidence level.
 
     Returns:
-        ``many``, ``medium`` and ``few``; ``None`` for a group without examples.
+        ``many``, ``medium`` and ``few``; each is ``None`` if its group has no examples.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -149,6 +149,6 @@ def _share(right: NDArray[np.bool_], level: float) -> Estimate:
 
 
 def counted(hits: int, trials: int, level: float) -> Estimate:
-    """A share with its Wilson interval."""
+    """Return a share with its Wilson interval."""
     low, high = wilson_interval(hits, trials, level=level)
     return Estimate(hits / trials, low, high, trials, level, "wilson")

@@ -1,8 +1,8 @@
-"""Adversarial examples in pixel units: one step, or many steps projected into a ball.
+"""Adversarial examples in pixel units, by one step or by many steps projected into a ball.
 
-Written by hand, since existing packages cost too much for three short functions: foolbox 3.3.4
+Written by hand, because existing packages cost too much for three short functions: foolbox 3.3.4
 installs GitPython and requests, and imports a deprecated name of scipy. The search is over changes
-of the pixels, not over pixels, so a radius of 0 gives exactly the same input.
+of the pixels and not over pixels, so a radius of 0 gives exactly the same input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hardsight.errors import NonFiniteError, OptionError, ShapeError
 Forward = Callable[[Tensor], Tensor]
 NORMS = ("linf", "l2")
 LOSSES = ("cross_entropy", "margin", "dlr")
-_SLACK = 0.02  # tolerated outside [0, 1], since resampling filters overshoot a little
+_SLACK = 0.02  # tolerated outside [0, 1], because resampling filters overshoot a little
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Normalisation:
     .. math:: x = (p - \mathrm{mean}) / \mathrm{std}
 
     Attributes:
-        mean: per channel, or one value for all.
-        std: per channel, or one value for all.
+        mean: one value per channel, or one for all channels.
+        std: one value per channel, or one for all channels.
     """
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
     def pixels(self, inputs: Tensor) -> Tensor:
-        """Pixels ``[N, C, H, W]`` behind a model's inputs.
+        """Return the pixels ``[N, C, H, W]`` behind a model's inputs.
 
         Raises:
-            ShapeError: the inputs are not images with that many channels.
+            ShapeError: the inputs are not images with this number of channels.
             OptionError: the pixels are not in [0, 1], so this is not how the inputs were made.
         """
         pixels = inputs * self.per_channel(self.std, inputs) + self.per_channel(self.mean, inputs)
@@ -55,7 +55,7 @@ class Normalisation:
         return pixels
 
     def per_channel(self, values: tuple[float, ...], inputs: Tensor) -> Tensor:
-        """``values`` shaped to meet images ``[N, C, H, W]``."""
+        """Return ``values`` in a shape that broadcasts over images ``[N, C, H, W]``."""
         if inputs.ndim != 4 or len(values) not in (1, inputs.shape[1]):
             raise ShapeError(
                 f"expected images [N, C, H, W] with C = {len(values)}, got {list(inputs.shape)}"
@@ -72,21 +72,21 @@ def fgsm(
     normalisation: Normalisation,
     loss: str = "cross_entropy",
 ) -> Tensor:
-    r"""One step of size ``epsilon`` along the sign of the gradient, in pixels.
+    r"""Return inputs changed by one step of ``epsilon`` along the sign of the pixel gradient.
 
     .. math:: p' = \mathrm{clip}_{[0,1]}(p + \epsilon\,\mathrm{sign}\,\nabla_p L)
 
     Args:
-        forward: model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
-        inputs: as the model takes them.
+        forward: maps model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
+        inputs: inputs as the model takes them.
         labels: class indices, ``[N]``.
         epsilon: largest change of a pixel, on the scale [0, 1].
-        normalisation: how inputs come from pixels.
-        loss: ``"cross_entropy"``; ``"margin"``, largest other logit minus own, whose gradient does
-            not vanish if the model is very sure; or ``"dlr"``, see :func:`apgd`.
+        normalisation: how inputs are made from pixels.
+        loss: ``"cross_entropy"``; ``"margin"``, the largest other logit minus the own one, whose
+            gradient does not vanish if the model is very sure; or ``"dlr"``, see :func:`apgd`.
 
     Returns:
-        The changed inputs; with ``epsilon=0`` the very same values.
+        The changed inputs; with ``epsilon=0`` exactly the same values.
 
     Raises:
         ShapeError: the inputs are not images, or the tensors differ in length.
@@ -121,29 +121,30 @@ def pgd(
     loss: str = "cross_entropy",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Steps along the gradient, each projected back into a ball around the pixels.
+    r"""Return inputs after steps along the gradient, each projected back into a ball.
 
     .. math:: p_{t+1} = \Pi_{\|p' - p\| \le \epsilon,\ p' \in [0,1]}(p_t + \alpha\,g_t)
 
-    with :math:`g` the sign of the gradient (L-infinity) or its direction (L2). The first start is
-    the image itself, further ones are random points of the ball. Of all starts each example keeps
-    its worst: one that changes the prediction, else the one of the largest margin to another class.
+    where :math:`g` is the sign of the gradient (L-infinity) or its direction (L2). The first start
+    is the image itself, and further starts are random points of the ball. Each example keeps the
+    worst of its starts: a start that changes the prediction, or else the one with the largest
+    margin to another class.
 
     Args:
-        forward: model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
-        inputs: as the model takes them.
+        forward: maps model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
+        inputs: inputs as the model takes them.
         labels: class indices, ``[N]``.
         epsilon: radius in pixels on the scale [0, 1].
-        normalisation: how inputs come from pixels.
+        normalisation: how inputs are made from pixels.
         norm: ``"linf"`` or ``"l2"``.
         steps: number of steps.
-        step_size: of one step; ``2.5 * epsilon / steps`` if ``None``.
+        step_size: size of one step; ``2.5 * epsilon / steps`` if ``None``.
         restarts: number of starts.
         loss: as for :func:`fgsm`.
-        generator: of the random starts, on the CPU; needed for more than one.
+        generator: CPU generator of the random starts; needed for more than one start.
 
     Returns:
-        The changed inputs; with ``epsilon=0`` the very same values.
+        The changed inputs; with ``epsilon=0`` exactly the same values.
 
     Raises:
         ShapeError: the inputs are not images, or the tensors differ in length.
@@ -203,14 +204,14 @@ class Search:
         self._epsilon, self._loss = epsilon, loss
         pixels = normalisation.pixels(self._inputs) if len(inputs) else self._inputs
         self._scale = 1 / normalisation.per_channel(normalisation.std, inputs)
-        # a change of 0 must be allowed, even for a pixel that rounding put outside [0, 1]
+        # a change of 0 must be allowed even for a pixel that rounding put outside [0, 1]
         self._low, self._high = (-pixels).clamp(max=0), (1 - pixels).clamp(min=0)
 
     def inputs(self, change: Tensor) -> Tensor:
         return (self._inputs + change * self._scale).detach()
 
     def at(self, rows: Tensor) -> Search:
-        """The same search for some of the examples."""
+        """Return the same search for some of the examples."""
         some = copy.copy(self)
         some._inputs, some._labels = self._inputs[rows], self._labels[rows]
         some._low, some._high = self._low[rows], self._high[rows]
@@ -220,11 +221,12 @@ class Search:
         return self.values_and_gradient(change)[1]
 
     def values_and_gradient(self, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss of each example, ``[N]``, its gradient, and the margin to another class, ``[N]``."""
+        """Return each example's loss, ``[N]``, gradient, and margin to another class, ``[N]``."""
         with torch.enable_grad():
             tracked = change.detach().requires_grad_()
             logits = self._forward(self._inputs + tracked * self._scale)
             values = self._objective(logits)
+            # examples do not affect each other, so the gradient of the sum has one part for each
             (slope,) = torch.autograd.grad(values.sum(), tracked)
         if not bool(torch.isfinite(slope).all()):
             raise NonFiniteError(
@@ -237,7 +239,7 @@ class Search:
         return self.along(self.gradient(change), norm)
 
     def along(self, slope: Tensor, norm: str) -> Tensor:
-        """The step of length 1 that follows a gradient."""
+        """Return the step of length 1 that follows a gradient."""
         if norm == "linf":
             return slope.sign()
         length = _lengths(slope)
@@ -259,7 +261,7 @@ class Search:
         return _margins(self._forward(self._inputs + change * self._scale), self._labels)
 
     def _objective(self, logits: Tensor) -> Tensor:
-        """The loss of each example, ``[N]``."""
+        """Return the loss of each example, ``[N]``."""
         if self._loss == "margin":
             return _margins(logits, self._labels)
         if self._loss == "dlr":
@@ -268,20 +270,20 @@ class Search:
 
 
 def _margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """Largest other logit minus own, ``[N]``: above 0 if the prediction is another class."""
+    """Return the largest other logit minus the own one, ``[N]``; above 0 if another class wins."""
     own = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
     return others - own.squeeze(1)
 
 
 def _logit_ratios(logits: Tensor, labels: Tensor) -> Tensor:
-    """Margin to another class over the distance from the first to the third logit, ``[N]``."""
+    """Return the margin divided by the distance from the first to the third logit, ``[N]``."""
     if logits.shape[1] < 3:
         raise OptionError(
             f"the loss 'dlr' needs a third class, got {logits.shape[1]}; use 'margin'"
         )
     first, _, third = logits.topk(3, dim=1).values.unbind(dim=1)
-    # avoids 0 / 0 for equal logits, which have no gradient direction anyway
+    # prevents 0 / 0 if all three are equal, which has no gradient direction anyway
     return _margins(logits, labels) / (first - third).clamp_min(torch.finfo(logits.dtype).tiny)
 
 
@@ -291,7 +293,7 @@ def _lengths(change: Tensor) -> Tensor:
 
 
 def noise(inputs: Tensor, epsilon: float, norm: str, generator: torch.Generator) -> Tensor:
-    """A random point of the ball for every example."""
+    """Return a random point of the ball for every example."""
     if norm == "linf":
         drawn = (2 * torch.rand(inputs.shape, generator=generator) - 1) * epsilon
     else:

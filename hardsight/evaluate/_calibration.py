@@ -24,9 +24,9 @@ class CalibrationBin:
     Attributes:
         low: lower end of the bin.
         high: upper end of the bin.
-        count: examples in it.
-        confidence: their mean confidence; NaN without examples.
-        accuracy: share of them that is right; NaN without examples.
+        count: number of examples in the bin.
+        confidence: their mean confidence; NaN if there are none.
+        accuracy: share of them that is right; NaN if there are none.
     """
 
     low: float
@@ -39,20 +39,20 @@ class CalibrationBin:
 def calibration_bins(
     confidence: ArrayLike, right: ArrayLike, *, bins: int = 15, adaptive: bool = False
 ) -> list[CalibrationBin]:
-    r"""Confidence and accuracy of examples in bins of confidence.
+    r"""Return confidence and accuracy of examples in bins of confidence.
 
-    Bins of equal width are :math:`[0, 1/B), \dots, [(B-1)/B, 1]`: the last one is closed, so a
-    confidence of exactly 1 is in it. Adaptive bins hold equally many examples instead; equal
+    Bins of equal width are :math:`[0, 1/B), \dots, [(B-1)/B, 1]`. The last one is closed, so it
+    contains a confidence of exactly 1. Adaptive bins hold equally many examples instead; equal
     confidences stay together, so the order of the examples does not matter.
 
     Args:
         confidence: largest probability of each example, ``[N]`` in [0, 1].
         right: whether the prediction is right, ``[N]``.
         bins: B.
-        adaptive: bins of equal count instead of equal width.
+        adaptive: whether bins have equal counts instead of equal widths.
 
     Returns:
-        The bins from low to high; adaptive bins are never empty, so there may be fewer than B.
+        The bins from low to high. Adaptive bins are never empty, so there may be fewer than B.
 
     Raises:
         ShapeError: the columns differ in length, or are empty.
@@ -81,7 +81,7 @@ def calibration_bins(
 def calibration_error(
     confidence: ArrayLike, right: ArrayLike, *, bins: int = 15, adaptive: bool = False
 ) -> float:
-    r"""Expected calibration error: mean gap of confidence and accuracy over bins.
+    r"""Return the expected calibration error, the mean gap of confidence and accuracy over bins.
 
     .. math:: \mathrm{ECE} = \sum_b \frac{n_b}{N}\,|\mathrm{acc}(b) - \mathrm{conf}(b)|
 
@@ -89,10 +89,10 @@ def calibration_error(
         confidence: largest probability of each example, ``[N]`` in [0, 1].
         right: whether the prediction is right, ``[N]``.
         bins: number of bins.
-        adaptive: bins of equal count instead of equal width; see :func:`calibration_bins`.
+        adaptive: whether bins have equal counts; see :func:`calibration_bins`.
 
     Returns:
-        In [0, 1]; 0 is calibrated.
+        A value in [0, 1]; 0 is calibrated.
 
     Example:
         >>> round(calibration_error([0.8, 0.8, 0.8, 0.8], [1, 1, 1, 0]), 4)
@@ -105,7 +105,7 @@ def calibration_error(
 
 
 def brier_score(logits: Tensor, labels: Tensor) -> Tensor:
-    r"""Squared distance of the softmax from the one-hot label, per example.
+    r"""Return the squared distance of the softmax from the one-hot label, per example.
 
     .. math:: \sum_c (p_c - [c = y])^2
 
@@ -114,7 +114,7 @@ def brier_score(logits: Tensor, labels: Tensor) -> Tensor:
         labels: class indices, ``[N]``.
 
     Returns:
-        ``[N]`` in [0, 2]; 0 is a sure and right prediction.
+        ``[N]`` in [0, 2]; 0 is a certain and right prediction.
 
     Example:
         >>> brier_score(torch.zeros(1, 2), torch.tensor([0]))
@@ -128,7 +128,7 @@ def brier_score(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def negative_log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
-    r"""Cross-entropy of the softmax, per example, in nats: :math:`-\log p_y`.
+    r"""Return the cross-entropy of the softmax, per example, in nats: :math:`-\log p_y`.
 
     Args:
         logits: ``[N, C]``.
@@ -147,19 +147,19 @@ def negative_log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
 def fitted_temperature(
     logits: Tensor, labels: Tensor, *, low: float = 1e-3, high: float = 1e3
 ) -> float:
-    r"""The temperature T that makes :math:`\mathrm{softmax}(z / T)` most likely on these examples.
+    r"""Return the T for which :math:`\mathrm{softmax}(z / T)` is most likely on these examples.
 
-    Found by bisection of the derivative of the mean negative log-likelihood in :math:`1/T`, which
-    is convex there, so there is only one such T.
+    It is found by bisection of the derivative of the mean negative log-likelihood in :math:`1/T`.
+    The likelihood is convex in it, so there is only one such T.
 
     Args:
-        logits: of a validation part that no reported number is based on, ``[N, C]``.
+        logits: logits of a validation part on which no reported number is based, ``[N, C]``.
         labels: class indices, ``[N]``.
-        low: smallest temperature; the answer for examples that are all right.
+        low: smallest temperature, which is the result if all examples are right.
         high: largest temperature.
 
     Returns:
-        T in ``[low, high]``; above 1 the model was too sure.
+        T in ``[low, high]``; above 1, the model was too sure.
 
     Raises:
         ShapeError: there is no example.
@@ -181,10 +181,11 @@ def fitted_temperature(
     wide = widen(logits)
     if not bool(torch.isfinite(wide).all()):
         raise NonFiniteError("expected finite logits to fit a temperature on, got NaN or infinity")
+    # a shift of all logits of an example changes nothing, and keeps the products below small
     wide = (wide - wide.amax(dim=1, keepdim=True)).double()
     own = wide.gather(1, labels[:, None]).squeeze(1)
     cold, hot = math.log(low), math.log(high)
-    for _ in range(60):  # after 60 halvings the interval is below the precision of a float
+    for _ in range(60):  # after 60 halvings, the interval is below the precision of a float
         middle = (cold + hot) / 2
         expected = ((wide * math.exp(-middle)).softmax(dim=1) * wide).sum(dim=1)
         if float((expected - own).mean()) > 0:  # a larger 1/T would be less likely
@@ -215,6 +216,7 @@ def _equal_counts(
 ) -> list[CalibrationBin]:
     order = np.argsort(values, kind="stable")
     ordered = values[order]
+    # cuts move to the first of equal confidences, so that these stay in one bin
     cuts = np.searchsorted(ordered, ordered[(np.arange(1, bins) * len(values)) // bins])
     edges = np.unique(np.concatenate([[0], cuts, [len(values)]]))
     return [

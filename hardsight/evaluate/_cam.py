@@ -1,4 +1,4 @@
-"""Grad-CAM: where in an image the evidence for a class is.
+"""Grad-CAM: the places in an image where the evidence for a class is.
 
 captum's LayerGradCam averages gradients over all but the first two dimensions, which is right for
 maps ``[N, K, H, W]`` but wrong for tokens ``[N, T, K]``. The function here handles both; tests show
@@ -21,7 +21,7 @@ from hardsight._checks import check_rows
 from hardsight.errors import ModelError, ShapeError
 from hardsight.heads import logits_of
 
-_MOST_PREFIX = 8  # at most so many class, distillation and register tokens precede the grid
+_MOST_PREFIX = 8  # class, distillation and register tokens that may precede the grid
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class CamLayer:
     """A layer whose output is laid out like the image.
 
     Attributes:
-        name: its path in the model.
+        name: path of the layer in the model.
         grid: height and width of its output.
         tokens: whether the output is tokens ``[N, T, K]`` instead of maps ``[N, K, H, W]``.
     """
@@ -39,30 +39,31 @@ class CamLayer:
     tokens: bool
 
     def maps(self, output: Tensor) -> Tensor:
-        """The layer's output, or its gradient, as maps ``[N, K, H, W]``."""
+        """Return the layer's output, or its gradient, as maps ``[N, K, H, W]``."""
         if not self.tokens:
             return output
         height, width = self.grid
+        # tokens that are not patches come first, so the patches are counted from the end
         patches = output[:, output.shape[1] - height * width :]
         return patches.transpose(1, 2).reshape(len(output), -1, height, width)
 
 
 def find_cam_layer(model: nn.Module, inputs: Tensor, *, name: str | None = None) -> CamLayer:
-    """The last layer whose output is still laid out like the image and decides the prediction.
+    """Return the last layer whose output is laid out like the image and decides the prediction.
 
-    In a convolutional model: the last layer whose output has the size of the last convolution's,
-    so that the activation or the sum behind that convolution is included. In a transformer on
-    patches: the last normalisation layer over the tokens whose patches still reach the logits;
-    behind it often only the class token does. If patches are merged on the way, two by two, the
-    last grid counts.
+    In a convolutional model, this is the last layer with the output size of the last convolution,
+    which includes the activation or sum after that convolution. In a transformer on patches, it is
+    the last normalisation layer over the tokens whose patches still reach the logits; after it,
+    often only the class token does. If patches are merged on the way, two by two, the last grid
+    counts.
 
     Args:
         model: any classifier of images, in eval mode.
         inputs: a few examples as the model takes them, ``[N, C, H, W]``.
-        name: use this layer.
+        name: the layer to use, instead of searching for one.
 
     Raises:
-        ModelError: no layer is laid out like the image, or there is none of that name.
+        ModelError: no layer is laid out like the image, or there is no layer of that name.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
@@ -100,23 +101,23 @@ def find_cam_layer(model: nn.Module, inputs: Tensor, *, name: str | None = None)
 def grad_cam(
     model: nn.Module, inputs: Tensor, classes: Tensor, *, layer: CamLayer | None = None
 ) -> Tensor:
-    r"""Where the evidence for a class is, per example.
+    r"""Return where the evidence for a class is, per example.
 
     .. math:: \mathrm{ReLU}\Big(\sum_k \alpha_k A^k\Big), \qquad
         \alpha_k = \frac{1}{HW} \sum_{ij} \frac{\partial z_c}{\partial A^k_{ij}}
 
     Args:
-        model: any classifier of images, in eval mode; its parameters' gradients are left alone.
-        inputs: as the model takes them, ``[N, C, H, W]``.
-        classes: the class to explain in each example, ``[N]``.
-        layer: from :func:`find_cam_layer`, which is called if ``None``.
+        model: any classifier of images, in eval mode; the gradients of its parameters stay as is.
+        inputs: inputs as the model takes them, ``[N, C, H, W]``.
+        classes: the class to explain for each example, ``[N]``.
+        layer: a layer from :func:`find_cam_layer`; ``None`` searches for it.
 
     Returns:
-        ``[N, H, W]`` of the inputs' size, bilinear, each scaled to a maximum of 1; all 0 if
-        nothing speaks for the class.
+        ``[N, H, W]`` in the size of the inputs, by bilinear interpolation, each scaled to a maximum
+        of 1; all 0 if there is no evidence for the class.
 
     Raises:
-        ModelError: there is no layer laid out like the image.
+        ModelError: no layer is laid out like the image.
         ShapeError: the inputs are not images, or the tensors differ in length.
 
     Example:
@@ -141,11 +142,11 @@ def grad_cam(
 
 
 def top_area_share(maps: Tensor, *, area: float = 0.2) -> Tensor:
-    """Share of a map's total that is in its strongest pixels: 1 is compact, ``area`` is flat.
+    """Return the share of a map's total in its strongest pixels: 1 is compact, ``area`` is flat.
 
     Args:
-        maps: at least 0, ``[N, H, W]``.
-        area: share of the pixels to look at, rounded up to whole pixels.
+        maps: values of at least 0, ``[N, H, W]``.
+        area: share of the pixels that count as strongest, rounded up to whole pixels.
 
     Returns:
         ``[N]`` in [area, 1]; NaN for a map that is 0 everywhere.
@@ -157,18 +158,18 @@ def top_area_share(maps: Tensor, *, area: float = 0.2) -> Tensor:
         tensor([1.])
     """
     rows = maps.flatten(1)
-    k = max(1, -int(-area * rows.shape[1] // 1))
+    k = max(1, -int(-area * rows.shape[1] // 1))  # floor of the negative rounds up
     share: Tensor = rows.topk(k, dim=1).values.sum(dim=1) / rows.sum(dim=1)
     return share
 
 
 def map_entropy(maps: Tensor) -> Tensor:
-    r"""Entropy of a map read as a distribution over pixels, as a share of the largest possible.
+    r"""Return the entropy of a map read as a distribution over pixels, relative to the largest.
 
     .. math:: -\frac{1}{\log HW} \sum_{ij} m_{ij} \log m_{ij}, \qquad \sum_{ij} m_{ij} = 1
 
     Args:
-        maps: at least 0, ``[N, H, W]``.
+        maps: values of at least 0, ``[N, H, W]``.
 
     Returns:
         ``[N]`` in [0, 1]: 0 is one pixel, 1 is flat; NaN for a map that is 0 everywhere.
@@ -193,15 +194,15 @@ def deletion_insertion(
     steps: int = 16,
     background: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Probability of a class while its strongest pixels are taken away, and while they come in.
+    """Return how a class's probability changes as its strongest pixels are removed, or come in.
 
     Args:
-        forward: inputs ``[N, C, H, W]`` to logits, in eval mode.
-        inputs: as the model takes them.
+        forward: maps inputs ``[N, C, H, W]`` to logits, in eval mode.
+        inputs: inputs as the model takes them.
         maps: importance of each pixel, ``[N, H, W]``.
         classes: the class in question, ``[N]``.
-        steps: how many equal shares of the pixels are moved, one after the other.
-        background: what replaces a missing pixel; by default the mean of each image.
+        steps: number of equal shares of the pixels that are moved, one after the other.
+        background: replacement for a missing pixel; by default the mean of each image.
 
     Returns:
         Areas under the two curves, ``[N]`` each in [0, 1]. A map that points at the evidence has
@@ -222,7 +223,7 @@ def deletion_insertion(
     check_rows(inputs=inputs, maps=maps, classes=classes)
     base = inputs.mean(dim=(2, 3), keepdim=True) if background is None else background
     base = base.expand_as(inputs)
-    # a stable sort, so that equal values give the same order in every run
+    # a stable sort, so that equal values have the same order in every run
     order = maps.flatten(1).sort(dim=1, descending=True, stable=True).indices
     ranks = torch.empty_like(order).scatter_(
         1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
@@ -249,7 +250,7 @@ def _is_tokens(output: Tensor, grid: tuple[int, int]) -> bool:
 def _last_grid(
     outputs: dict[str, Tensor], tokens: list[str], grid: tuple[int, int]
 ) -> tuple[tuple[int, int], list[str]]:
-    """The grid after all merging of patches two by two, and the layers of tokens on it."""
+    """Return the grid after all two-by-two merging of patches, and the layers of tokens on it."""
     while min(grid) > 2:
         half = ((grid[0] + 1) // 2, (grid[1] + 1) // 2)
         later = list(outputs)[list(outputs).index(tokens[-1]) :]
@@ -263,7 +264,7 @@ def _last_grid(
 
 
 def _described(name: str, output: Tensor) -> CamLayer:
-    """A layer the user named; its tokens are taken for a square grid."""
+    """Return the layer that the user named; its tokens are assumed to form a square grid."""
     if _is_map(output):
         return CamLayer(name, (output.shape[2], output.shape[3]), tokens=False)
     side = int(output.shape[1] ** 0.5) if output.ndim == 3 else 0
@@ -306,12 +307,12 @@ def _hooked(model: nn.Module, keep: Callable[[str, Any], Tensor | None]) -> Iter
 
 
 def _outputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """The last output of every layer that gives a tensor, in the order of the calls."""
+    """Return the last output of every layer that returns a tensor, in the order of the calls."""
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str, output: Any) -> None:
         if isinstance(output, Tensor):
-            outputs.pop(name, None)  # so that a layer used twice is listed at its last use
+            outputs.pop(name, None)  # a layer that is used twice is listed at its last use
             outputs[name] = output
 
     with torch.no_grad(), _hooked(model, keep):
@@ -322,20 +323,20 @@ def _outputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
 def _output_and_gradient(
     model: nn.Module, inputs: Tensor, classes: Tensor, names: list[str]
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Outputs of layers, and the gradient of each example's logit with respect to them."""
+    """Return outputs of layers, and the gradients of each example's logit with respect to them."""
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str, output: Any) -> Tensor | None:
         if name not in names:
             return None
-        if not output.requires_grad:  # frozen parameters: start the graph here
+        if not output.requires_grad:  # if all parameters are frozen, the graph starts here
             output.requires_grad_()
         outputs[name] = output
         copy: Tensor = output.clone()  # the next layer may change its input in place
         return copy
 
     with torch.enable_grad(), _hooked(model, keep):
-        logits = logits_of(model(inputs)).flatten(1)  # a convolution at the end leaves [N, C, 1, 1]
+        logits = logits_of(model(inputs)).flatten(1)  # a final convolution gives [N, C, 1, 1]
         own = logits.gather(1, classes[:, None]).sum()
         gradients = torch.autograd.grad(own, [outputs[name] for name in names], allow_unused=True)
     return {

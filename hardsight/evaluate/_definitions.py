@@ -1,4 +1,4 @@
-"""Definitions of the numbers of an evaluation card, as the card shows them."""
+"""Definitions of the numbers on an evaluation card, as the card shows them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Definition:
     """The meaning of one number.
 
     Attributes:
-        title: its name on the card.
-        meaning: what it is, with its range and direction.
-        better: ``"higher"``, ``"lower"``, or empty if neither is.
+        title: name of the number on the card.
+        meaning: what the number is, with its range and direction.
+        better: ``"higher"``, ``"lower"``, or empty if neither is better.
     """
 
     title: str

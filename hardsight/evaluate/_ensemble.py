@@ -1,11 +1,11 @@
 """An ensemble of attacks without a step size to tune: APGD on two losses, then Square.
 
-Written by hand for the reasons of ``_attacks``; the published package also has FAB and targeted
-attacks, which look for the same images along other ways and are left out here. Beside torchattacks
-3.5.1, on two small networks of digits and 300 images, APGD leaves as many images right within 1.7
-points (30 steps, both losses, L-infinity and L2); Square leaves 4 to 9 points fewer after 300
-queries: here every example has squares of its own, there a batch shares them and none of them
-reaches the last row or column.
+Written by hand for the reasons stated in ``_attacks``. The published package also has FAB and
+targeted attacks, which look for the same images in other ways and are left out here. This was
+compared with torchattacks 3.5.1 on two small networks for digits and 300 images. APGD leaves as
+many images right within 1.7 points (30 steps, both losses, L-infinity and L2). Square leaves 4 to 9
+points fewer after 300 queries, because every example has its own squares here, whereas a batch
+shares them there and no square reaches the last row or column.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from hardsight.errors import OptionError
 from hardsight.evaluate._attacks import NORMS, Forward, Normalisation, Search, noise
 
 ENSEMBLE = ("apgd_cross_entropy", "apgd_dlr", "square")
-_MOMENTUM, _PROGRESS = 0.75, 0.75  # alpha and rho
-_FIRST, _SHORTER, _LEAST = 0.22, 0.03, 0.06  # of the distances between checkpoints
-# Square: after so many of 10,000 queries the squares get half as large
+_MOMENTUM, _PROGRESS = 0.75, 0.75  # alpha and rho of the paper
+# The first distance between checkpoints, how much each next one is shorter, and the shortest, as
+# shares of all steps.
+_FIRST, _SHORTER, _LEAST = 0.22, 0.03, 0.06
+# Square: the squares get half as large after these numbers of 10,000 queries.
 _HALVED = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 
@@ -40,33 +42,34 @@ def apgd(
     steps: int = 100,
     loss: str = "cross_entropy",
 ) -> Tensor:
-    r"""Projected gradient steps with momentum, whose length halves when they stop helping.
+    r"""Return inputs after gradient steps with momentum that halve when they stop helping.
 
-    From a random point of the ball; :math:`\eta = 2\epsilon` at first, :math:`\alpha = .75`:
+    The search starts from a random point of the ball, with :math:`\eta = 2\epsilon` at first and
+    :math:`\alpha = .75`:
 
     .. math:: z_{k+1} = \Pi(x_k + \eta\,g_k), \qquad
               x_{k+1} = \Pi(x_k + \alpha (z_{k+1} - x_k) + (1 - \alpha)(x_k - x_{k-1}))
 
-    At checkpoints, which come faster and faster, an example whose loss rose in fewer than 75 % of
-    the steps since the last one, or which found nothing better with the same :math:`\eta`, goes on
-    from its best point with half of :math:`\eta`.
+    Checkpoints follow each other faster and faster. At a checkpoint, an example continues from its
+    best point with half of :math:`\eta` if its loss rose in fewer than 75 % of the steps since the
+    last checkpoint, or if it found nothing better with the same :math:`\eta`.
 
     Args:
-        forward: model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
-        inputs: as the model takes them.
+        forward: maps model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
+        inputs: inputs as the model takes them.
         labels: class indices, ``[N]``.
         epsilon: radius in pixels on the scale [0, 1].
-        normalisation: how inputs come from pixels.
-        generator: of the random start, on the CPU.
+        normalisation: how inputs are made from pixels.
+        generator: CPU generator of the random start.
         norm: ``"linf"`` or ``"l2"``.
         steps: number of steps.
-        loss: ``"cross_entropy"``; ``"margin"``, largest other logit minus own; or ``"dlr"``, the
-            same over the distance from the first to the third logit, which a factor of all logits
-            does not change. It needs three classes.
+        loss: ``"cross_entropy"``; ``"margin"``, the largest other logit minus the own one; or
+            ``"dlr"``, the margin divided by the distance from the first to the third logit, which
+            does not change if all logits are multiplied by a factor. It needs three classes.
 
     Returns:
-        Of each example the changed inputs of the largest loss, or the first that changed the
-        prediction; with ``epsilon=0`` the very same values.
+        For each example, the first changed input that changed the prediction, or else the one with
+        the largest loss; with ``epsilon=0`` exactly the same values.
 
     Raises:
         ShapeError: the inputs are not images, or the tensors differ in length.
@@ -97,7 +100,7 @@ def apgd(
 
 
 def checkpoints(steps: int) -> tuple[int, ...]:
-    """Steps after which APGD looks back, the first of them 0.
+    """Return the steps after which APGD looks back; the first is 0.
 
     Example:
         >>> checkpoints(100)
@@ -106,6 +109,7 @@ def checkpoints(steps: int) -> tuple[int, ...]:
     shares = [0.0, _FIRST]
     while shares[-1] < 1:
         shares.append(shares[-1] + max(shares[-1] - shares[-2] - _SHORTER, _LEAST))
+    # rounded first, because 0.57 * 100 is slightly more than 57 in binary
     marks = (math.ceil(round(share * steps, 9)) for share in shares)
     return tuple(dict.fromkeys(mark for mark in marks if mark <= steps))
 
@@ -127,11 +131,11 @@ class _Climb:
 
     @property
     def answer(self) -> Tensor:
-        """The first change that changed the prediction, else the one of the largest loss."""
+        """The first change that changed the prediction, or else the one with the largest loss."""
         return torch.where(_as_images(self._is_fooled), self._fooling, self.best)
 
     def step(self, momentum: float) -> None:
-        """One step along the gradient, blended with the last one."""
+        """Take one step along the gradient, blended with the previous step."""
         goal = self._search.projected(self._at + self._size * self._direction(), self._norm)
         blend = momentum * (goal - self._at) + (1 - momentum) * (self._at - self._last)
         self._move(self._search.projected(self._at + blend, self._norm))
@@ -153,8 +157,8 @@ class _Climb:
         self._is_fooled |= newly
 
     def look_back(self) -> None:
-        """Halve the steps of examples that got stuck, and send these back to their best."""
-        # the two conditions of the paper: few steps that rose, or no better point at this size
+        """Halve the steps of examples that are stuck, and move these back to their best point."""
+        # the two conditions of the paper: few steps that rose, or no better point with this size
         is_slow = self._rises < _PROGRESS * self._since
         is_same = (self._size == self._old_size)[:, 0, 0, 0] & (self._best_value == self._old_best)
         self._old_size, self._old_best = self._size.clone(), self._best_value.clone()
@@ -181,23 +185,23 @@ def square_attack(
     queries: int = 5000,
     first_share: float = 0.8,
 ) -> Tensor:
-    r"""Random squares of a change of :math:`\pm\epsilon`, kept if the margin gets smaller.
+    r"""Return inputs with random squares of :math:`\pm\epsilon`, kept if the margin gets smaller.
 
-    It asks for logits alone, so gradients that vanish or mislead do not hide anything from it. It
-    starts from vertical stripes; the squares get smaller as it goes on. L-infinity only.
+    The attack only asks for logits, so gradients that vanish or mislead do not hide anything from
+    it. It starts from vertical stripes, and its squares get smaller over time. L-infinity only.
 
     Args:
-        forward: model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
-        inputs: as the model takes them.
+        forward: maps model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
+        inputs: inputs as the model takes them.
         labels: class indices, ``[N]``.
         epsilon: largest change of a pixel, on the scale [0, 1].
-        normalisation: how inputs come from pixels.
-        generator: of stripes and squares, on the CPU.
-        queries: how often the model is asked about an example, at most.
-        first_share: of the pixels, in the first squares.
+        normalisation: how inputs are made from pixels.
+        generator: CPU generator of stripes and squares.
+        queries: the largest number of times that the model is asked about an example.
+        first_share: share of the pixels in the first squares.
 
     Returns:
-        The changed inputs of the smallest margin; with ``epsilon=0`` the very same values.
+        The changed inputs with the smallest margin; with ``epsilon=0`` exactly the same values.
 
     Raises:
         ShapeError: the inputs are not images, or the tensors differ in length.
@@ -216,7 +220,7 @@ def square_attack(
     stripes = _signs((len(inputs), channels, 1, width), generator).to(inputs)
     best = search.clipped(epsilon * stripes.expand_as(inputs))
     margin = search.margin(best)
-    left = (margin <= 0).nonzero()[:, 0]  # still right
+    left = (margin <= 0).nonzero()[:, 0]  # examples that are still right
     for query in range(1, queries):
         if not len(left):
             break
@@ -224,7 +228,7 @@ def square_attack(
         change = best[left]
         signs = _signs((len(left), channels, 1, 1), generator).to(inputs)
         window = _windows(len(left), side, height, width, generator).to(inputs.device)
-        # 2 epsilon and a clip: the square becomes +-epsilon, whatever it was before
+        # adding 2 epsilon and clipping sets the square to +-epsilon, whatever it was before
         tried = search.at(left).clipped(torch.where(window, change + 2 * epsilon * signs, change))
         tried_margin = search.at(left).margin(tried)
         better = tried_margin > margin[left]
@@ -239,15 +243,15 @@ def _signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def _side(query: int, queries: int, share: float, height: int, width: int) -> int:
-    """Side of the squares of a query."""
-    # the schedule is for 10,000 queries, and is scaled to any other number
+    """Return the side of the squares of a query."""
+    # the schedule is made for 10,000 queries, and is scaled to other numbers
     at = query / queries * 10_000
     share /= 2 ** sum(at > bound for bound in _HALVED)
     return max(1, min(round(math.sqrt(share * height * width)), height, width))
 
 
 def _windows(count: int, side: int, height: int, width: int, generator: torch.Generator) -> Tensor:
-    """A random square for every example, ``[N, 1, H, W]``."""
+    """Return a random square for every example, ``[N, 1, H, W]``."""
     inside = []
     for length in (height, width):
         start = torch.randint(0, length - side + 1, (count, 1), generator=generator)
@@ -261,10 +265,10 @@ class EnsembleResult:
     """The result of an ensemble of attacks.
 
     Attributes:
-        inputs: of each example, from the first attack that changed its prediction; unchanged if
-            none did.
+        inputs: for each example, the inputs from the first attack that changed its prediction;
+            unchanged if no attack did.
         right: whether it is still classified correctly after all attacks, ``[N]``.
-        after: the same after each attack, by its name, in the order in which they ran.
+        after: the same after each attack, by name, in the order in which they ran.
     """
 
     inputs: Tensor
@@ -287,18 +291,18 @@ def ensemble_attack(
     """Run APGD on cross-entropy, APGD on DLR and Square, each on examples that are still right.
 
     The published AutoAttack also has targeted APGD and FAB, so the accuracy here is an upper bound
-    of the accuracy there. In L2 there is no Square here, and with two classes no DLR.
+    of the accuracy there. There is no Square in L2, and no DLR with two classes.
 
     Args:
-        forward: model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
-        inputs: as the model takes them.
+        forward: maps model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
+        inputs: inputs as the model takes them.
         labels: class indices, ``[N]``.
         epsilon: radius in pixels on the scale [0, 1].
-        normalisation: how inputs come from pixels.
-        generator: of everything random, on the CPU.
+        normalisation: how inputs are made from pixels.
+        generator: CPU generator of everything random.
         norm: ``"linf"`` or ``"l2"``.
-        steps: of each APGD.
-        queries: of Square.
+        steps: steps of each APGD.
+        queries: queries of Square.
 
     Raises:
         ShapeError: the inputs are not images, or the tensors differ in length.
@@ -337,6 +341,7 @@ def ensemble_attack(
             )  # fmt: skip
             with torch.no_grad():
                 fooled = forward(changed).argmax(dim=1) != labels[rows]
+                # a lower loss is no proof: only a changed prediction counts as success
             made[rows[fooled]] = changed[fooled]
             right[rows[fooled]] = False
         after[name] = right.clone()

@@ -17,13 +17,13 @@ from hardsight.stats import Estimate, auroc, average_precision
 
 @dataclass(frozen=True)
 class Detection:
-    """How well an indicator tells foreign examples from own ones.
+    """How well an indicator separates foreign examples from own examples.
 
     Attributes:
-        auroc: chance that a foreign example has the larger indicator; ties count half.
+        auroc: probability that a foreign example has the larger indicator; ties count half.
         aupr_in: average precision with own examples as positives.
         aupr_out: average precision with foreign examples as positives.
-        fpr95: share of foreign examples accepted when 95 % of own examples are.
+        fpr95: share of foreign examples that are accepted when 95 % of own examples are.
         own: number of own examples.
         foreign: number of foreign examples.
     """
@@ -39,7 +39,7 @@ class Detection:
 def ood_indicators(
     logits: Tensor, embeddings: Tensor | None = None, class_weights: Tensor | None = None
 ) -> dict[str, Tensor]:
-    r"""Four indicators per example; a larger value means more foreign.
+    r"""Return four indicators per example; a larger value means more foreign.
 
     ===================  ======================================================================
     ``min_energy``       :math:`\min_y E(y|x) = -\max_y z_y`
@@ -54,7 +54,7 @@ def ood_indicators(
         class_weights: rows of the head, ``[C, D]``.
 
     Returns:
-        ``[N]`` each; no N by C matrix of angles is ever held.
+        ``[N]`` each; a full N by C matrix of angles is never held in memory.
 
     Raises:
         ShapeError: the tensors differ in length or width.
@@ -81,20 +81,21 @@ def ood_indicators(
         angles = head.summaries(embeddings, summary.prediction).angles
         assert angles is not None
         nearest = torch.minimum(angles.target, angles.nearest_other)
+        # the sum over classes of pi minus the angle
         total = angles.num_classes * torch.pi - angles.total
         indicators["avc"] = -(torch.pi - nearest) / total
     return indicators
 
 
 def detection(own: ArrayLike, foreign: ArrayLike, *, level: float = 0.95) -> Detection:
-    """How well an indicator tells foreign examples from own ones.
+    """Return how well an indicator separates foreign examples from own examples.
 
     Equal values are never put in an order: the areas count them as one step, so the result does
     not depend on the order of the examples.
 
     Args:
-        own: indicator of the examples the model knows, ``[N]``; larger means more foreign.
-        foreign: indicator of the others, ``[M]``.
+        own: indicator of examples that the model knows, ``[N]``; larger means more foreign.
+        foreign: indicator of the foreign examples, ``[M]``.
         level: confidence level of the AUROC's interval (DeLong).
 
     Raises:
@@ -126,7 +127,7 @@ def detection(own: ArrayLike, foreign: ArrayLike, *, level: float = 0.95) -> Det
 
 
 def false_positive_rate(own: ArrayLike, foreign: ArrayLike, *, recall: float = 0.95) -> float:
-    r"""Share of foreign examples accepted by the strictest threshold that accepts enough own ones.
+    r"""Return the share of foreign examples below the strictest threshold that accepts enough own.
 
     .. math:: \Pr(s^{\mathrm{foreign}} \le t), \qquad
         t = \min\{t : \Pr(s^{\mathrm{own}} \le t) \ge \mathrm{recall}\}
@@ -149,14 +150,14 @@ def false_positive_rate(own: ArrayLike, foreign: ArrayLike, *, recall: float = 0
     if not 0 < recall <= 1:
         raise OptionError(f"expected recall in (0, 1], got {recall}")
     known, others = _column(own, "own"), _column(foreign, "foreign")
-    # the smallest k with k / N >= recall, computed without the rounding of recall * N upwards
+    # the smallest k with k / N >= recall; recall * N could be rounded up past a whole number
     k = int(np.searchsorted(np.arange(1, len(known) + 1) / len(known), recall)) + 1
     threshold = np.partition(known, k - 1)[k - 1]
     return float((others <= threshold).mean())
 
 
 def _precision(values: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
-    # only the value is used, not its interval, so take the fewest resamples allowed
+    # only the value is used and not its interval, so the fewest resamples that are allowed will do
     return average_precision(values, positive, resamples=2).value
 
 

@@ -15,12 +15,12 @@ from hardsight.geometry import pairwise_angles
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-_STARTS = 10  # starts of k-means, which are cheap in the few principal directions
+_STARTS = 10  # starts of k-means, which are cheap in a few principal directions
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a grouping of examples agrees with their labels, each in [0, 1].
+    """How well a grouping of examples agrees with their labels, each in [0, 1].
 
     Attributes:
         homogeneity: 1 if every group holds only one class.
@@ -43,24 +43,24 @@ def linear_probe(
     inverse_penalty: float = 1.0,
     most_iterations: int = 500,
 ) -> Labels:
-    """Predictions of a logistic regression trained on frozen features.
+    """Return the predictions of a logistic regression trained on frozen features.
 
-    Features are centred and scaled to unit variance on the training part first.
+    Features are first centred and scaled to unit variance, both measured on the training part.
 
     Args:
         train_embeddings: features to train on, ``[M, D]``.
-        train_labels: their class indices, ``[M]``.
+        train_labels: class indices of these features, ``[M]``.
         embeddings: features to predict, ``[N, D]``.
         inverse_penalty: inverse strength of the L2 penalty, scikit-learn's ``C``.
-        most_iterations: of the optimiser.
+        most_iterations: limit of the optimiser's iterations.
 
     Returns:
         Class indices, ``[N]``.
 
     Raises:
-        ShapeError: the arrays do not fit each other.
+        ShapeError: the arrays do not match in shape.
         NonFiniteError: a feature is NaN or infinite.
-        StatisticError: there is one class only.
+        StatisticError: there is only one class.
 
     Example:
         >>> axes = np.eye(2).repeat(3, axis=0)
@@ -69,7 +69,7 @@ def linear_probe(
 
     Reference:
         Zhao et al., Well-classified Examples are Underestimated, AAAI 2022, section 4.3: the
-        representation is judged by a new classifier trained on it.
+        representation is judged by a new classifier that is trained on it.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -95,12 +95,12 @@ def linear_probe(
 
 
 def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) -> Labels:
-    """Groups of features by k-means, without their labels.
+    """Return groups of features by k-means, which does not see the labels.
 
-    The first centres are those of the best of 10 k-means in the space of the first ``clusters``
-    principal directions, close to the best grouping. Measured on 12 mixtures (64 to 2,048
-    wide, 10 or 100 groups, 2,000 or 5,000 rows) and the digits, 3 or 6 seeds each, against the
-    least sum of squares that any run found:
+    The first centres come from the best of 10 runs of k-means in the space of the first
+    ``clusters`` principal directions, which is close to the best grouping. This was measured on 12
+    mixtures (64 to 2,048 wide, 10 or 100 groups, 2,000 or 5,000 rows) and the digits, with 3 or 6
+    seeds each, against the least sum of squares that any run found:
 
     ==================  ============  ==============  ================================  ============
     start               within .01 %  above the best  off in V-measure (mean, largest)  one core
@@ -112,8 +112,8 @@ def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) 
 
     Args:
         embeddings: features, ``[N, D]``.
-        clusters: number of groups, usually that of classes.
-        seed: of the first centres.
+        clusters: number of groups, usually the number of classes.
+        seed: seed of the first centres.
 
     Returns:
         Group indices, ``[N]``.
@@ -130,7 +130,7 @@ def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) 
 
     Reference:
         Ding and He, K-means clustering via principal component analysis, ICML 2004: the centres of
-        the relaxed problem are in the span of the principal directions.
+        the relaxed problem lie in the span of the principal directions.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -139,7 +139,7 @@ def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) 
     if not 1 <= clusters <= len(points):
         raise OptionError(f"expected clusters in [1, {len(points)}], got clusters={clusters}")
     with warnings.catch_warnings():
-        # with fewer distinct points than groups some groups stay empty, which does no harm
+        # with fewer distinct points than groups, some groups stay empty, which does no harm
         warnings.simplefilter("ignore", ConvergenceWarning)
         centres = _first_centres(points, clusters, seed)
         groups = KMeans(clusters, init=centres, n_init=1).fit_predict(points)
@@ -147,7 +147,7 @@ def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) 
 
 
 def _first_centres(points: Floats, clusters: int, seed: int) -> Floats:
-    """Centres ``[clusters, D]`` of the best k-means in the first principal directions."""
+    """Return centres ``[clusters, D]`` of the best k-means in the first principal directions."""
     from sklearn.cluster import KMeans
     from sklearn.utils.extmath import randomized_svd
 
@@ -162,12 +162,12 @@ def _first_centres(points: Floats, clusters: int, seed: int) -> Floats:
 
 
 def agreement(groups: ArrayLike, labels: ArrayLike) -> Agreement:
-    r"""Homogeneity, completeness and V-measure of a grouping against labels.
+    r"""Return homogeneity, completeness and V-measure of a grouping against labels.
 
     .. math:: h = 1 - \frac{H(Y|G)}{H(Y)}, \quad c = 1 - \frac{H(G|Y)}{H(G)}, \quad
         v = \frac{2hc}{h + c}
 
-    The groups may be clusters of features or predicted classes; the two are different questions,
+    The groups may be clusters of features or predicted classes. These are two different questions,
     and the AMC study reports the second.
 
     Args:
@@ -197,22 +197,22 @@ def agreement(groups: ArrayLike, labels: ArrayLike) -> Agreement:
 
 
 def angular_silhouette(embeddings: ArrayLike, labels: ArrayLike) -> Floats:
-    r"""How much nearer in angle an example is to its own class than to the next, per example.
+    r"""Return per example how much nearer in angle its own class is than the next one.
 
     .. math:: \frac{b - a}{\max(a, b)}
 
-    with :math:`a` the mean angle to the other examples of its class and :math:`b` the smallest
-    mean angle to those of another class.
+    where :math:`a` is the mean angle to the other examples of its class, and :math:`b` is the
+    smallest mean angle to the examples of another class.
 
     Args:
-        embeddings: features, ``[N, D]``; all N by N angles are held, so pass a few thousand.
+        embeddings: features, ``[N, D]``. All N by N angles are held, so pass a few thousand.
         labels: class indices, ``[N]``.
 
     Returns:
         ``[N]`` in [-1, 1]; 0 for an example that is alone in its class.
 
     Raises:
-        ShapeError: the arrays do not fit each other.
+        ShapeError: the arrays do not match in shape.
         StatisticError: fewer than 2 classes, or no class with 2 examples.
 
     Example:
@@ -234,20 +234,20 @@ def angular_silhouette(embeddings: ArrayLike, labels: ArrayLike) -> Floats:
         )
     vectors = torch.from_numpy(points)
     angles = pairwise_angles(vectors, vectors).numpy()
-    angles = (angles + angles.T) / 2  # symmetric up to the last bit, in spite of rounding
-    np.fill_diagonal(angles, 0.0)  # scikit-learn insists on an exact 0
+    angles = (angles + angles.T) / 2  # exactly symmetric, in spite of rounding
+    np.fill_diagonal(angles, 0.0)  # scikit-learn requires an exact 0
     return np.asarray(silhouette_samples(angles, truth, metric="precomputed"), dtype=np.float64)
 
 
 def tsne_map(embeddings: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Floats:
-    """Places on a plane that keep neighbours together, by t-SNE.
+    """Return positions on a plane that keep neighbours together, by t-SNE.
 
-    Distances between groups and sizes of groups mean nothing on such a map.
+    Distances between groups and sizes of groups have no meaning on such a map.
 
     Args:
         embeddings: features, ``[N, D]``.
-        perplexity: about how many neighbours count; lowered for fewer than 91 examples.
-        seed: same seed, same map.
+        perplexity: roughly how many neighbours count; lowered if there are fewer than 91 examples.
+        seed: the same seed gives the same map.
 
     Returns:
         ``[N, 2]``.
@@ -268,6 +268,7 @@ def tsne_map(embeddings: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) 
     points = _features(embeddings)
     if len(points) < 4:
         raise ShapeError(f"expected at least 4 examples for a map, got {len(points)}")
+    # scikit-learn requires a perplexity below the number of examples
     near = min(perplexity, (len(points) - 1) / 3)
     # a start by PCA needs two features and some variance
     start = "pca" if points.shape[1] > 1 and np.ptp(points, axis=0).max() > 0 else "random"

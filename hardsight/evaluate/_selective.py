@@ -1,4 +1,4 @@
-"""Selective prediction: a model refuses examples that it is unsure of."""
+"""Selective prediction: a model refuses examples about which it is unsure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hardsight.errors import NonFiniteError, OptionError, ShapeError
 from hardsight.evaluate._accuracy import counted
 from hardsight.stats import Estimate
 
-_STEPS = 20  # thresholds to try, which accept 5 %, 10 %, ... of the examples
+_STEPS = 20  # thresholds that are tried; they accept 5 %, 10 %, ... of the examples
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class RiskCoverage:
     """The error rate of a model on the examples that it does not refuse.
 
     Attributes:
-        coverage: shares accepted, ascending, ``[K]``.
-        risk: share of the accepted that is wrong, ``[K]``.
-        aurc: area under the curve: mean risk over all numbers of accepted examples. Lower is
+        coverage: shares of examples that are accepted, ascending, ``[K]``.
+        risk: share of the accepted examples that is wrong, ``[K]``.
+        aurc: area under the curve: the mean risk over all numbers of accepted examples. Lower is
             better.
-        best: the area of an order that refuses every error first; no order is below it.
-        n: examples.
+        best: the area if every error were refused first; no order has a smaller one.
+        n: number of examples.
     """
 
     coverage: NDArray[np.float64]
@@ -37,16 +37,16 @@ class RiskCoverage:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A threshold that keeps the error rate below a wanted one.
+    """A threshold that keeps the error rate below a wanted rate.
 
     Attributes:
-        threshold: accept an example whose uncertainty is at most this; ``None`` if no threshold
-            that was tried can promise the error rate.
-        wanted: the error rate.
-        level: the chance with which the promise holds.
+        threshold: an example is accepted if its uncertainty is at most this; ``None`` if no
+            threshold that was tried can guarantee the error rate.
+        wanted: the wanted error rate.
+        level: the probability with which the guarantee holds.
         bound: upper bound of the error rate among accepted examples; ``None`` without a threshold.
-        coverage: share accepted of the examples it was chosen on.
-        n: examples it was chosen on.
+        coverage: share that is accepted of the examples on which the threshold was chosen.
+        n: number of examples on which the threshold was chosen.
     """
 
     threshold: float | None
@@ -58,19 +58,19 @@ class Rejection:
 
 
 def risk_coverage(uncertainty: ArrayLike, right: ArrayLike, *, points: int = 50) -> RiskCoverage:
-    r"""Error rate against the share of examples that are accepted, most certain first.
+    r"""Return the error rate against the share of accepted examples, most certain first.
 
     .. math:: \mathrm{AURC} = \frac{1}{N} \sum_{i=1}^{N} \frac{e_i}{i}
 
-    where :math:`e_i` errors are among the :math:`i` most certain examples. Examples of equal
-    uncertainty share their errors evenly, so their order does not matter.
+    where :math:`e_i` is the number of errors among the :math:`i` most certain examples. Examples of
+    equal uncertainty share their errors evenly, so their order does not matter.
 
     Args:
-        uncertainty: of each example, ``[N]``; larger is refused first. It may be any score that
-            does not need the label, with the sign that makes larger less certain.
-        right: whether the prediction is right, ``[N]``; a foreign example is never right, which
+        uncertainty: uncertainty of each example, ``[N]``; larger is refused first. It may be any
+            score that does not need the label, with the sign that makes larger less certain.
+        right: whether the prediction is right, ``[N]``. A foreign example is never right, which
             makes this the curve of open-set recognition.
-        points: of the curve.
+        points: number of points of the curve.
 
     Raises:
         ShapeError: the columns differ in length, or are empty.
@@ -89,6 +89,7 @@ def risk_coverage(uncertainty: ArrayLike, right: ArrayLike, *, points: int = 50)
     n = len(values)
     accepted, errors = np.arange(1, n + 1), _errors_among_first(values, hits)
     wrong = int((~hits).sum())
+    # if all errors are refused first, there is no error until only errors are left
     best = np.maximum(0, accepted - (n - wrong))
     at = np.unique(np.linspace(1, n, min(points, n)).round().astype(np.int64)) - 1
     return RiskCoverage(
@@ -103,19 +104,19 @@ def risk_coverage(uncertainty: ArrayLike, right: ArrayLike, *, points: int = 50)
 def rejection_threshold(
     uncertainty: ArrayLike, right: ArrayLike, *, wanted: float, level: float = 0.95
 ) -> Rejection:
-    r"""The threshold that accepts most while the error rate stays below a wanted one.
+    r"""Return the threshold that accepts most while the error rate stays below a wanted rate.
 
-    Thresholds that accept 5 %, 10 %, ..., 100 % of the examples are tried. For each the error rate
-    of accepted examples is bounded from above by Clopper and Pearson at :math:`1 - \delta/20`, so
-    that all twenty bounds hold together with probability :math:`1 - \delta` over the draw of the
-    examples; the most generous threshold whose bound is at most ``wanted`` is returned. The promise
-    is about new examples of the same kind, not about examples of another.
+    Thresholds that accept 5 %, 10 %, ..., 100 % of the examples are tried. For each of them, the
+    method of Clopper and Pearson bounds the error rate of accepted examples from above at
+    :math:`1 - \delta/20`, so that all twenty bounds hold together with probability
+    :math:`1 - \delta` over the draw of the examples. The most generous threshold whose bound is at
+    most ``wanted`` is returned. The guarantee is for new examples of the same kind, not for others.
 
     Args:
-        uncertainty: of each example, ``[N]``; larger is refused first. These examples must play no
-            part in training or in judging the result.
+        uncertainty: uncertainty of each example, ``[N]``; larger is refused first. These examples
+            must play no part in training or in judging the result.
         right: whether the prediction is right, ``[N]``.
-        wanted: largest error rate among accepted examples, in (0, 1).
+        wanted: the largest error rate among accepted examples, in (0, 1).
         level: :math:`1 - \delta`.
 
     Raises:
@@ -138,6 +139,7 @@ def rejection_threshold(
         if not 0 < value < 1:
             raise OptionError(f"expected {name} in (0, 1), got {value}")
     values, hits = _checked(uncertainty, right)
+    # Bonferroni: the chance of a wrong bound is divided among the thresholds
     ordered, chance = np.sort(values), (1 - level) / _STEPS
     best = Rejection(None, wanted, level, None, 0.0, len(values))
     for step in range(1, _STEPS + 1):
@@ -153,16 +155,16 @@ def rejection_threshold(
 def accepted_risk(
     uncertainty: ArrayLike, right: ArrayLike, threshold: float, *, level: float = 0.95
 ) -> tuple[Estimate, Estimate | None]:
-    """Coverage of a threshold, and the error rate among what it accepts, on other examples.
+    """Return the coverage of a threshold and the error rate among accepted, other examples.
 
     Args:
-        uncertainty: of each example, ``[N]``.
+        uncertainty: uncertainty of each example, ``[N]``.
         right: whether the prediction is right, ``[N]``.
-        threshold: accept an example whose uncertainty is at most this.
+        threshold: an example is accepted if its uncertainty is at most this.
         level: confidence level of the intervals (Wilson).
 
     Returns:
-        both, in [0, 1]; ``None`` for the error rate if nothing is accepted.
+        both, in [0, 1]; the error rate is ``None`` if nothing is accepted.
 
     Example:
         >>> coverage, risk = accepted_risk([0.1, 0.2, 0.9], [1, 0, 0], 0.5)
@@ -179,17 +181,18 @@ def accepted_risk(
 def _errors_among_first(
     values: NDArray[np.float64], hits: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Errors among the 1, 2, ... most certain examples; ties share their errors evenly."""
+    """Return the errors among the 1, 2, ... most certain examples; ties share errors evenly."""
     order = np.argsort(values, kind="stable")
     total = np.concatenate([[0], np.cumsum(~hits[order])])
-    ends = np.flatnonzero(np.diff(values[order], append=np.inf)) + 1  # behind each run of ties
+    ends = np.flatnonzero(np.diff(values[order], append=np.inf)) + 1  # after each run of ties
     ends = np.unique(np.concatenate([[0], ends, [len(values)]]))
+    # interpolating between the ends of runs spreads the errors of a run evenly over it
     among: NDArray[np.float64] = np.interp(np.arange(1, len(values) + 1), ends, total[ends])
     return among
 
 
 def _upper_bound(errors: int, trials: int, chance: float) -> float:
-    """Clopper and Pearson's bound: above it, so few errors have a probability below ``chance``."""
+    """Return Clopper and Pearson's bound: above it, so few errors are rarer than ``chance``."""
     from scipy import special
 
     if errors >= trials:

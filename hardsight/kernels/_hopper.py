@@ -1,17 +1,17 @@
 """Gluon kernels for Hopper GPUs (compute capability 9.0), bfloat16 and float16.
 
-A block of rows meets tiles of classes. One warp copies tiles into a ring of shared memory with the
-bulk tensor engine; groups of four warps multiply, and then do the arithmetic on their products.
-There are two ways to share the work:
+A block of rows is multiplied with tiles of classes. One warp copies tiles into a ring of shared
+memory with the bulk tensor engine; groups of four warps multiply and then do the arithmetic on
+their products. There are two ways to share the work:
 
-``ALTERNATE``, for rows short enough to stay in shared memory: 128 rows, and tiles go to two groups
-in turn. A group starts to multiply when the other has no more products to start, so one multiplies
-while the other works on its angles, and the tensor cores hardly ever wait. Taking turns is also
-what makes the ring safe: a barrier tells odd fillings of a place from even ones only, so a group
-must not wait for a filling before the other group has seen the one before it.
+``ALTERNATE`` is for rows short enough to stay in shared memory. A program has 128 rows, and two
+groups take the tiles in turn. A group starts to multiply when the other one has started its last
+product, so one multiplies while the other works on its angles, and the tensor cores hardly ever
+wait. Taking turns also makes the ring safe: a barrier only distinguishes odd from even fillings of
+a place, so a group must not wait for a filling before the other group has seen the previous one.
 
-Otherwise rows and classes both stream through the ring, each group takes 64 rows of its own, and a
-program goes on to its next block of rows while the copies for it already arrive.
+Otherwise, rows and classes both stream through the ring, each group has its own 64 rows, and while
+a program finishes a block of rows, the copies for the next one already arrive.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from hardsight.kernels._math import LOG2E, MASKED, arc_slope, elevation
 
-# renamed between Triton 3.6 and 3.9
+# the function was renamed between Triton 3.6 and 3.9
 _copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
 # the modes of the portable kernels
@@ -37,9 +37,9 @@ HEAD = gl.constexpr(1)  # angles and logits
 ANGULAR = gl.constexpr(2)  # powers of angles
 LINEAR = gl.constexpr(3)  # logits
 NONE = gl.constexpr(float("-inf"))
-# The logit of a masked class: so low that its power is 0, and finite, so that 0 times it is 0.
+# The logit of a masked class: so low that its power is 0, but finite, so that 0 times it is 0.
 FLOOR = gl.constexpr(-1e30)
-LAST = gl.constexpr(2147483647)
+LAST = gl.constexpr(2147483647)  # larger than the number of any class
 
 
 # Triton passes named tuples between functions like plain ones, and to warp groups too.
@@ -53,7 +53,7 @@ class Barriers(NamedTuple):
 
 
 class Work(NamedTuple):
-    """How blocks of rows and shares of the tiles of classes are dealt to programs."""
+    """How blocks of rows and shares of the tiles of classes are distributed over programs."""
 
     row_blocks: Any
     shares: Any
@@ -99,7 +99,7 @@ def _open(
     x_desc, w_desc,
     STEPS: gl.constexpr, STAGES: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Shared memory for (rows, classes), and the barriers that guard it."""
+    """Allocate shared memory for (rows, classes), and the barriers that guard it."""
     x_count: gl.constexpr = STEPS if ALTERNATE else 2 * STAGES
     x_ring = gl.allocate_shared_memory(
         x_desc.dtype, [x_count] + x_desc.block_type.shape, x_desc.layout
@@ -111,7 +111,7 @@ def _open(
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    # count: how many arrivals complete a phase of the barrier
+    # count is the number of arrivals that complete a phase of the barrier
     mbarrier.init(x_full, count=1)
     for group in gl.static_range(2):
         mbarrier.init(turns.index(group), count=1)
@@ -119,14 +119,15 @@ def _open(
         mbarrier.init(full.index(stage), count=1)
         # one group reads a tile if they alternate; otherwise both do
         mbarrier.init(empty.index(stage), count=1 if ALTERNATE else 2)
+    # makes the barriers visible to the copy engine before it signals them
     fence_async_shared()
     return (x_ring, w_ring), Barriers(x_full, full, empty, turns)
 
 
 @gluon.jit
 def _item(item, work, ALTERNATE: gl.constexpr):
-    """Block of rows, share of the classes, and first and last tile of one piece of work."""
-    # programs next to each other run at the same time: what they both read is in the L2 cache
+    """Return block of rows, share of the classes, and first and last tile of a piece of work."""
+    # Neighbouring programs run at the same time, so what both of them read is in the L2 cache.
     if ALTERNATE:  # neighbours read the same classes
         block = item % work.row_blocks
         share = item // work.row_blocks
@@ -142,12 +143,12 @@ def _produce(
     x_desc, w_desc, rings, bars, work,
     STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Keep the ring filled: for every piece of work, every tile, every step of the depth."""
+    """Keep the ring filled, for every piece of work, every tile and every step of the depth."""
     x_ring, w_ring = rings
     STAGES: gl.constexpr = w_ring.shape[0]
     BLOCK_C: gl.constexpr = w_desc.block_type.shape[0]
     BLOCK_D: gl.constexpr = w_desc.block_type.shape[1]
-    if ALTERNATE:  # the rows stay: they are copied once, before any class
+    if ALTERNATE:  # the rows stay in memory, so they are copied once, before any class
         row_start = _item(gl.program_id(0), work, ALTERNATE)[0]
         mbarrier.expect(bars.rows_full, x_desc.block_type.nbytes * STEPS)
         for place in gl.static_range(STEPS):
@@ -158,7 +159,7 @@ def _produce(
         for tile in range(first_tile, last_tile):
             for step in range(STEPS):
                 stage = count % STAGES
-                # the opposite parity: the first time around, every place is empty already
+                # the opposite parity, because every place is empty in the first round
                 mbarrier.wait(bars.empty.index(stage), ((count // STAGES) & 1) ^ 1)
                 bar = bars.full.index(stage)
                 if ALTERNATE:
@@ -179,7 +180,7 @@ def _products(
     rings, bars, tile, group: gl.constexpr, layout: gl.constexpr,
     STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Products of this group's rows with a tile, the ``tile``-th of the stream."""
+    """Return the products of this group's rows with the ``tile``-th tile of the stream."""
     x_ring, w_ring = rings
     STAGES: gl.constexpr = w_ring.shape[0]
     BLOCK_N: gl.constexpr = x_ring.shape[1]
@@ -187,7 +188,7 @@ def _products(
     acc = gl.zeros([BLOCK_N, BLOCK_C], gl.float32, layout)
     count = tile * STEPS
     if ALTERNATE:
-        # group 0 goes first: its wait for a turn before the first one passes at once
+        # group 0 goes first, so its first wait for a turn has to pass at once
         mbarrier.wait(bars.turns.index(group), ((tile // 2) & 1) ^ (1 - group))
     for step in range(STEPS):
         stage = count % STAGES
@@ -199,14 +200,14 @@ def _products(
         acc = warpgroup_mma(
             x, w_ring.index(stage).permute((1, 0)), acc, use_acc=step > 0, is_async=True
         )
-        # the product before this one is done: its place in the ring is free
+        # the previous product is done, so its place in the ring is free
         acc = warpgroup_mma_wait(num_outstanding=1, deps=[acc])
         mbarrier.arrive(bars.empty.index((count + STAGES - 1) % STAGES), pred=step > 0)
         count += 1
     if ALTERNATE:
-        # every product is started, if not done: the other group's queue up behind them
+        # All products are started, if not done. Those of the other group queue up behind them.
         mbarrier.arrive(bars.turns.index(1 - group))
-    # now the accumulator itself is read
+    # the accumulator itself is read from here on
     acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
     mbarrier.arrive(bars.empty.index((count + STAGES - 1) % STAGES))
     return acc
@@ -214,7 +215,7 @@ def _products(
 
 @gluon.jit
 def _quarters(acc):
-    """Four runs of classes of a tile, in the registers they are in: less to hold at once."""
+    """Split a tile into four runs of classes, in the same registers, so fewer are live at once."""
     left, right = _halves(acc)
     first, second = _halves(left)
     third, fourth = _halves(right)
@@ -239,13 +240,13 @@ def _product_layout(columns):
 
 @gluon.jit
 def _by_lane(values):
-    """``[N, C]`` as ``[N, C / 8, 4, 2]``; the third tells the lanes that share a row apart."""
+    """Return ``[N, C]`` as ``[N, C / 8, 4, 2]``; axis 2 separates the lanes that share a row."""
     return values.reshape([values.shape[0], values.shape[1] // 8, 4, 2])
 
 
 @gluon.jit
 def _lane_sum(values):
-    """``[N, 4]``; nothing crosses lanes before a piece of work is done."""
+    """Sum each lane's values, ``[N, 4]``; lanes exchange nothing until a piece of work is done."""
     return gl.sum(gl.sum(values, axis=3), axis=1)
 
 
@@ -256,10 +257,10 @@ def _lane_max(values):
 
 @gluon.jit
 def _lane_first(values, top, places):
-    """The first of ``places`` in a run of classes at which a lane's values reach their ``top``.
+    """Return the first of ``places`` at which each lane's values reach their ``top``.
 
     A lane sees the places ``8 a + 2 lane + b`` with ``b`` 0 or 1. The bits of the lane (``& 6``)
-    are added at the end: without them (``& -7``) the places are constants of the program.
+    are added at the end, because without them (``& -7``) the places are compile-time constants.
     """
     first = gl.where(values == _over(top), places & -7, LAST)
     first = gl.min(gl.min(first, axis=3), axis=1)
@@ -268,17 +269,17 @@ def _lane_first(values, top, places):
 
 @gluon.jit
 def _over(lanes):
-    """``[N, 4]`` as ``[N, 1, 4, 1]``."""
+    """Return ``[N, 4]`` as ``[N, 1, 4, 1]``."""
     return lanes.expand_dims(1).expand_dims(3)
 
 
 @gluon.jit
 def _add_logits(logits, begin, places, sums, HEAD_TOO: gl.constexpr):
-    """Take a run of logits into the largest one, its class, and the sums relative to it."""
+    """Update the largest logit, its class, and the sums relative to it with a run of logits."""
     largest, which, total, squares, moment = sums
     here = _lane_max(logits)
     new = gl.maximum(largest, here)
-    # relative to FLOOR itself, a masked class would have the power 1
+    # relative to FLOOR itself, a masked class would have a power of 1
     reference = gl.where(new > 0.5 * FLOOR, new, 0.0)
     drop = largest - reference
     fade = gl.exp2(drop * LOG2E)
@@ -294,7 +295,7 @@ def _add_logits(logits, begin, places, sums, HEAD_TOO: gl.constexpr):
 
 @gluon.jit
 def _add_nearest(cosines, begin, places, nearest, NEAREST: gl.constexpr):
-    """Take a run of cosines into the largest one, and into its class with ``NEAREST``."""
+    """Update the largest cosine, and with ``NEAREST`` its class, with a run of cosines."""
     largest, which = nearest
     cosines = _by_lane(cosines)
     here = _lane_max(cosines)
@@ -308,9 +309,9 @@ def _add_part(
     state, products, begin, args, x_scale, label, special,
     MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr,
 ):  # fmt: skip
-    """Take a run of products into the state of a piece of work, every lane for itself.
+    """Update the state of a piece of work with a run of products; lanes work independently.
 
-    ``special`` tiles hold the own class of a row, or run over the last class: they are masked.
+    ``special`` tiles, which hold a row's own class or reach past the last class, are masked.
     """
     WITH_LOGITS: gl.constexpr = MODE == HEAD or MODE == LINEAR
     angles, nearest, sums = state
@@ -333,7 +334,7 @@ def _add_part(
             cosines = gl.where(other, cosines, MASKED)
         elif MODE != LINEAR:
             nearest = _add_nearest(gl.where(other, cosines, NONE), begin, places, nearest, NEAREST)
-            cosines = gl.where(other, cosines, 0.0)  # the elevation of 0 is 0
+            cosines = gl.where(other, cosines, 0.0)  # the elevation of 0 is 0 and adds nothing
         if WITH_LOGITS:
             logits = gl.where(other, logits, FLOOR)
     elif MODE == ANGLES or MODE == HEAD:
@@ -349,7 +350,7 @@ def _add_part(
 
 @gluon.jit
 def _over_lanes(values, classes):
-    """The largest of a row's four values ``[N, 4]``, and its class; the first class on a tie."""
+    """Return the largest of a row's four values ``[N, 4]`` and its class; ties: the first class."""
     top = gl.max(values, axis=1)
     return top, gl.min(gl.where(values == top.expand_dims(1), classes, LAST), axis=1)
 
@@ -360,7 +361,7 @@ def _collect_item(
     group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr,
     PARTS: gl.constexpr, STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Sum over one piece of work for this group's rows; ``done`` tiles came before it."""
+    """Sum over one piece of work for this group's rows, after ``done`` tiles of earlier ones."""
     x_ring, w_ring = rings
     rows = args.rows
     BLOCK_N: gl.constexpr = x_ring.shape[1]
@@ -375,7 +376,7 @@ def _collect_item(
     label = gl.load(args.labels + row, mask=row < rows, other=-1).to(gl.int32)
     flags = args.flags + (row_start // 128).to(gl.int64) * gl.cdiv(args.classes, BLOCK_C)
     x_scale = gl.load(args.x_inverse + row, mask=(row < rows) & (MODE != LINEAR), other=0.0)
-    # zeros by way of a sum: in the layout that sums have
+    # zeros that come out of a sum have the layout of sums
     zeros = _lane_sum(_by_lane(gl.zeros([BLOCK_N, PART], gl.float32, part_layout)))
     which = zeros.to(gl.int32)
     # angles; (largest cosine, its class); (largest logit, its class, powers, squares, moment)
@@ -383,7 +384,7 @@ def _collect_item(
     skip: gl.constexpr = group if ALTERNATE else 0  # groups that alternate take every other tile
     stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
-        special = gl.load(flags + tile) != 0  # few tiles are; the others skip the masks
+        special = gl.load(flags + tile) != 0  # few tiles are special; the others skip the masks
         acc = _products(rings, bars, done + tile - first_tile, group, layout, STEPS, ALTERNATE)
         begin_at = tile * BLOCK_C
         if PARTS == 1:
@@ -392,15 +393,16 @@ def _collect_item(
             )
         else:
             first, second, third, fourth = _quarters(acc)
-            # a loop, though registers move: four copies of its body outgrow the instruction cache.
-            # The grid has one dimension: times num_programs(1), which is 1, nothing unrolls it.
+            # A loop, even though it moves registers: four copies of its body would not fit into
+            # the instruction cache. The factor num_programs(1), which is always 1 because the grid
+            # has one dimension, keeps the compiler from unrolling the loop.
             for _ in range(gl.num_programs(1) * PARTS):
                 state = _add_part(
                     state, first, begin_at, args, x_scale, label, special, MODE, HAS_BIAS, NEAREST
                 )
                 first, second, third = second, third, fourth
                 begin_at += PART
-    # groups that alternate hold sums of the same rows: each writes its own
+    # groups that alternate hold sums of the same rows, so each writes its own result
     slot = 2 * share + group if ALTERNATE else share
     slots = 2 * work.shares if ALTERNATE else work.shares
     at = args.partial + slot * rows + row
@@ -408,7 +410,7 @@ def _collect_item(
     inside = row < rows
     index = args.index + (slot * rows + row)
     angles, nearest, sums = state
-    if MODE == ANGULAR:  # powers relative to 0: no running maximum
+    if MODE == ANGULAR:  # powers are relative to 0, so there is no running maximum
         gl.store(at, gl.zeros([BLOCK_N], gl.float32, of_rows), mask=inside)
         gl.store(at + step, gl.convert_layout(gl.sum(angles, axis=1), of_rows), mask=inside)
     elif MODE != LINEAR:
@@ -444,8 +446,8 @@ def _collect(
     group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr,
     PARTS: gl.constexpr, STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Every piece of work of this program, for one group."""
-    if ALTERNATE:  # rows that stay make one piece of work
+    """Process all pieces of work of this program, for one group."""
+    if ALTERNATE:  # rows that stay in memory make up a single piece of work
         mbarrier.wait(bars.rows_full, 0)
         _collect_item(
             rings, bars, work, args, gl.program_id(0), 0,
@@ -467,11 +469,11 @@ def over_classes(
     MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr, PARTS: gl.constexpr,
     STEPS: gl.constexpr, STAGES: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """One pass of blocks of rows over shares of the classes; see the portable twin.
+    """Pass blocks of rows over shares of the classes once; see the portable twin.
 
-    ``scale`` is already multiplied by log2(e). ``flags[row blocks, tiles]`` marks tiles that hold a
-    label of these rows or run over the last class: only those are masked. With ``NEAREST`` the
-    class of the largest cosine is kept too.
+    ``scale`` is already multiplied by log2(e). ``flags[row blocks, tiles]`` marks the tiles that
+    hold a label of these rows or reach past the last class; only those are masked. With
+    ``NEAREST``, the class of the largest cosine is kept too.
     """
     rings, bars = _open(x_desc, w_desc, STEPS, STAGES, ALTERNATE)
     last_tile = gl.cdiv(classes, w_desc.block_type.shape[0])
@@ -489,14 +491,14 @@ def over_classes(
             )),
             (_produce, (x_desc, w_desc, rings, bars, work, STEPS, ALTERNATE)),
         ],
-        [4, 1],  # warps: the second group's, and one that copies
-        [240, 24],  # registers a thread; copying needs few
+        [4, 1],  # warps of the second group, and of the one that copies
+        [240, 24],  # registers per thread; copying needs few
     )  # fmt: skip
 
 
 @gluon.constexpr_function
 def _stored_layout(rows, columns):
-    """The same rows in the same warps as a product, but 8 neighbours, 16 bytes, in every thread."""
+    """Return a layout with a product's rows per warp, but 8 neighbours (16 bytes) per thread."""
     wide = [[0, column] for column in (32, 64, 128) if column < columns]
     return gl.DistributedLinearLayout(
         reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0], *wide] + [[64, 0]] * (rows == 128),
@@ -512,7 +514,7 @@ def _emit_part(
     products, begin, args, of_rows, out_rows, inside, special,
     MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
 ):  # fmt: skip
-    """Write the slopes of a run of classes; ``out_rows`` is where its first column goes."""
+    """Write the slopes of a run of classes; ``out_rows`` is the place of its first column."""
     label, factor, level, x_scale = of_rows
     ROWS: gl.constexpr = products.shape[0]
     PART: gl.constexpr = products.shape[1]
@@ -520,7 +522,7 @@ def _emit_part(
     if MODE == ANGULAR:
         w_scale = gl.load(args.w_inverse + begin + local)  # has zeros to the end of the last tile
         cosines = products * x_scale[:, None] * w_scale[None, :]
-        if special:  # an elevation so low that the slope at the own class is 0
+        if special:  # an elevation so low that the slope of the own class is 0
             cosines = gl.where(local[None, :] == (label - begin)[:, None], -MASKED, cosines)
         rise, slope = arc_slope(cosines, True)
         power = gl.exp2(rise * args.scale - level[:, None])
@@ -559,7 +561,7 @@ def _emit_item(
     first_row = row_start if ALTERNATE else row_start + 64 * group
     row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, part_layout))
     label = gl.load(args.labels + row, mask=row < rows, other=-1).to(gl.int32)
-    # the minus of every slope, and log2(e) of every exponent, are applied once for a row
+    # The negative sign of every slope and the log2(e) of every exponent are applied once per row.
     factor = -gl.load(args.factors + row, mask=row < rows, other=0.0)
     level = gl.load(args.reference + row, mask=row < rows, other=0.0) * LOG2E
     x_scale = factor  # unread unless ANGULAR, but the tuple needs a value
@@ -568,7 +570,7 @@ def _emit_item(
         factor *= x_scale * (args.scale / LOG2E)
     of_rows = (label, factor, level, x_scale)
     flags = args.flags + (row_start // 128).to(gl.int64) * gl.cdiv(args.classes, BLOCK_C)
-    # the same rows once more, in the layout that results are stored in
+    # the same rows again, in the layout that results are stored in
     row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, stored))
     out_rows = args.out + row.to(gl.int64) * args.out_row
     skip: gl.constexpr = group if ALTERNATE else 0
@@ -593,7 +595,7 @@ def _emit(
     group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
     STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Every piece of work of this program, for one group."""
+    """Process all pieces of work of this program, for one group."""
     if ALTERNATE:
         mbarrier.wait(bars.rows_full, 0)
         _emit_item(
@@ -616,7 +618,7 @@ def slopes(
     MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
     STEPS: gl.constexpr, STAGES: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Slopes of the weighted log-odds for a chunk of tiles of classes; see the portable twin.
+    """Write slopes of the weighted log-odds for a chunk of tiles of classes; see the portable twin.
 
     ``out`` has room for whole tiles of classes, and all of it is written.
     """
@@ -632,6 +634,6 @@ def slopes(
             (_emit, (rings, bars, work, args, 1, MODE, HAS_BIAS, STEPS, ALTERNATE)),
             (_produce, (x_desc, w_desc, rings, bars, work, STEPS, ALTERNATE)),
         ],
-        [4, 1],  # warps: the second group's, and one that copies
-        [240, 24],  # registers a thread; copying needs few
+        [4, 1],  # warps of the second group, and of the one that copies
+        [240, 24],  # registers per thread; copying needs few
     )

@@ -1,4 +1,4 @@
-"""When and how the Hopper kernels run; imported only on a device that has them."""
+"""Decide when and how the Hopper kernels run; imported only on a device that has them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from hardsight.kernels import _hopper
 from hardsight.kernels._run import run
-from hardsight.kernels._support import GROUP as ROWS  # per program
+from hardsight.kernels._support import GROUP as ROWS  # rows per program
 from hardsight.kernels._support import RESIDENT, cdiv, processors, tile_classes
 
-DEPTH = 64  # 128 bytes, one swizzled row of shared memory
-_MOST_SEEN = 1024  # shapes of matrices remembered
-_seen: dict[Hashable, dict[str, Any]] = {}  # a descriptor's fields without its matrix
+DEPTH = 64  # elements, 128 bytes: one swizzled row of shared memory
+_MOST_SEEN = 1024  # matrix shapes that are remembered
+_seen: dict[Hashable, dict[str, Any]] = {}  # the fields of descriptors, without their matrices
 
 
 class Ring(NamedTuple):
-    """How a kernel uses shared memory, and its two warp groups."""
+    """How a kernel uses shared memory and its two warp groups."""
 
-    classes: int  # in a tile
+    classes: int  # per tile
     stages: int  # places in the ring
     alternate: bool  # whether the groups take tiles in turn, or 64 rows each
-    parts: int  # 1 or 4: pieces in which a tile's arithmetic is done
+    parts: int  # 1 or 4: number of pieces in which a tile's arithmetic is done
 
 
-# (mode, whether rows are resident): measured to be faster with a tile's arithmetic in one piece
+# Pairs of mode and whether rows are resident for which doing a tile's arithmetic in one piece was
+# measured to be faster.
 _WHOLE = {("angles", True), ("angular", True), ("linear", False)}
 
 
 def over_classes_ring(mode: str, width: int, *, nearest: bool = False) -> Ring:
-    """As deep as shared memory allows; groups alternate if a block of rows fits beside the ring."""
+    """Return the deepest ring that fits; groups alternate if a block of rows fits beside it."""
     resident = width <= RESIDENT
     parts = 1 if (mode, resident) in _WHOLE and not nearest else 4
     tile = tile_classes(width)
@@ -44,19 +45,21 @@ def over_classes_ring(mode: str, width: int, *, nearest: bool = False) -> Ring:
 
 
 def slopes_ring(width: int) -> Ring:
-    """As above, less the shared memory through which registers are exchanged before storing."""
+    """Return a ring that leaves room for exchanging registers before results are stored."""
     tile = tile_classes(width)
     return Ring(tile, 5, True, 4) if width <= RESIDENT else Ring(tile, 4, False, 4)
 
 
 def fits(*matrices: Tensor) -> bool:
-    """Whether the bulk copy engine can read these matrices, and the tensor cores multiply them."""
+    """Return whether the bulk copy engine can read and the tensor cores multiply these matrices."""
     return all(
         matrix.dtype in (torch.bfloat16, torch.float16)
         and matrix.stride(1) == 1
         and matrix.stride(0) % 8 == 0
-        and matrix.stride(0) >= matrix.shape[1]  # expanded and overlapping rows are not tried
+        and matrix.stride(0) >= matrix.shape[1]  # expanded and overlapping rows are untested
+        # the copy engine needs addresses and row strides that are multiples of 16 bytes
         and matrix.data_ptr() % 16 == 0
+        # row numbers are int32, and the last tile may reach past the last row
         and matrix.shape[0] < 2**31 - 512
         for matrix in matrices
     )
@@ -77,11 +80,12 @@ def over_classes(
     x_inverse: Tensor,
     w_inverse: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Partial results ``[sums, shares, N]``, and classes ``[k, shares, N]``."""
+    """Return partial results ``[sums, shares, N]``, and classes ``[k, shares, N]``."""
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     ring = over_classes_ring(mode, width, nearest=nearest)
     plan = _plan(rows, cdiv(classes, ring.classes), ring, processors(embeddings.device))
+    # groups that alternate hold sums of the same rows, so each writes its own result
     slots = 2 * plan.shares if ring.alternate else plan.shares
     device = embeddings.device
     partial = torch.empty(sums, slots, rows, dtype=torch.float32, device=device)
@@ -111,12 +115,12 @@ def slopes(
     x_inverse: Tensor | None,
     w_inverse: Tensor | None,
 ) -> Callable[[Tensor, int, int], None]:
-    """A function that fills ``out [N, chunk]`` with the slopes of a range of classes."""
+    """Return a function that fills ``out [N, chunk]`` with the slopes of a range of classes."""
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     ring = slopes_ring(width)
     matrices = _rows(embeddings, ring), _described(class_weights, (ring.classes, DEPTH))
-    # a kernel takes no None: any pointer will do for what its mode does not read
+    # a kernel takes no None, so any pointer stands for what its mode does not read
     x_inverse = factors if x_inverse is None else x_inverse
     w_inverse = factors if w_inverse is None else w_inverse
     count = processors(embeddings.device)
@@ -140,7 +144,7 @@ def slopes(
 
 
 class Plan(NamedTuple):
-    """How blocks of rows and shares of the classes are dealt to programs."""
+    """How blocks of rows and shares of the classes are distributed over programs."""
 
     grid: tuple[int]
     blocks: int
@@ -150,10 +154,11 @@ class Plan(NamedTuple):
 
 @functools.cache
 def _plan(rows: int, tiles: int, ring: Ring, processors: int) -> Plan:
-    """Split of the classes that keeps every multiprocessor busy to the end.
+    """Return the split of the classes that keeps every multiprocessor busy to the end.
 
-    Programs run in waves. A program that keeps its rows costs about a tile to start. There are
-    only as many of the others as multiprocessors, and they take one piece of work after another.
+    Programs run in waves. A program that keeps its rows in shared memory takes about as long to
+    start as one tile takes to process. Of the other programs there are only as many as
+    multiprocessors, and each takes one piece of work after another.
     """
     blocks = cdiv(rows, ROWS)
     start = 1.0 if ring.alternate else 0.1
@@ -175,10 +180,11 @@ def _rows(embeddings: Tensor, ring: Ring) -> TensorDescriptor:
 
 
 def _described(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """A descriptor, by which the bulk copy engine reads ``matrix`` in blocks.
+    """Return a descriptor, with which the bulk copy engine reads ``matrix`` in blocks.
 
-    Building a descriptor checks its arguments, which takes longer than a launch. So the descriptor
-    of a matrix with a shape seen before is a copy, which holds none of the earlier one's memory.
+    Building a descriptor checks its arguments, which takes longer than a launch. Therefore, if a
+    matrix has a shape that was seen before, the earlier descriptor is copied, without its matrix,
+    so that no memory is kept alive.
     """
     key = (matrix.shape, matrix.stride(), matrix.dtype, block)
     fields = _seen.get(key)

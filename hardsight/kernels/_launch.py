@@ -1,4 +1,4 @@
-"""Launches: from tensors to grids. Loads Triton, so it is imported inside the operators."""
+"""Launch kernels on tensors. This loads Triton, so operators import it when they run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hardsight.kernels._support import (
 
 
 class _Mode(NamedTuple):
-    """A mode's number in the kernels, and the sums a pass collects for every row and share."""
+    """A mode's number in the kernels, and how many sums a pass collects per row and share."""
 
     number: int
     sums: int
@@ -40,21 +40,22 @@ _MODES = {
     "angular": _Mode(_portable.ANGULAR.value, sums=2),
     "linear": _Mode(_portable.LINEAR.value, sums=2),
 }
-# Beyond this scale exp(scale * elevation) could leave float32 without a running maximum.
+# Beyond this scale, sums of exp(scale * elevation) could leave float32 without a running maximum.
+# Up to it a power is at most exp(45 * pi / 2), 5e30, so millions of classes can be summed.
 _WIDEST_FIXED_SCALE = 45.0
-_RUN = 64  # examples of one class that a program sums, if classes have many
-_MOST_RANKED = 8_192  # labels that are sorted by comparing every pair; torch sorts more
-_ONE_PROGRAM = {"BLOCK": 2048, "num_warps": 8}  # reduces a whole batch
+_RUN = 64  # examples of one class that a program sums, if classes have many examples
+_MOST_RANKED = 8_192  # labels that are sorted by comparing every pair; torch sorts larger batches
+_ONE_PROGRAM = {"BLOCK": 2048, "num_warps": 8}  # one program reduces a whole batch
 
 
 class Prepared(NamedTuple):
-    """What a pass over the classes needs of rows ``[N]`` and class weights ``[C]``, float32."""
+    """Values of rows ``[N]`` and class weights ``[C]``, float32, that a pass over classes reads."""
 
     x_inverse: Tensor  # 1 / norm, 0 for a zero row
     target_angle: Tensor  # exact
-    target_value: Tensor  # the logit; in mode "angular" the sine of the angle
-    w_inverse: Tensor  # with zeros to the end of the last tile
-    flags: Tensor  # which tiles hold a label, if the device has Hopper kernels
+    target_value: Tensor  # the logit; in mode "angular", the sine of the angle
+    w_inverse: Tensor  # 1 / norm, with zeros to the end of the last tile
+    flags: Tensor  # which tiles hold a label; filled only if the device has Hopper kernels
 
 
 def prepare(
@@ -65,17 +66,17 @@ def prepare(
     *,
     mode: str,
 ) -> Prepared:
-    """Norms, and angle and logit of every example with its own class, in one launch.
+    """Compute norms, and each example's angle and logit with its own class, in one launch.
 
-    NaN for a label that is not a class.
+    They are NaN for a label that is not a class.
     """
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     linear = mode == "linear"
     device = embeddings.device
-    # three tensors, not rows of one tensor: an operator's outputs may not share memory
+    # three tensors and not rows of one, because the outputs of an operator may not share memory
     inverse, angle, value = (_row_values(embeddings) for _ in range(3))
-    w_inverse = value  # unread: logits need no norms
+    w_inverse = value  # a placeholder that is never read: logits need no norms
     if not linear:
         w_inverse = torch.empty(whole_tiles(classes), dtype=torch.float32, device=device)
     groups, tiles = marked_shape(rows, classes, width)
@@ -106,10 +107,10 @@ def over_classes(
     scale: float = 0.0,
     nearest: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Partial results ``[k, shares, N]`` of a pass over all classes but each row's own.
+    """Return partial results ``[k, shares, N]`` of a pass over all classes but each row's own.
 
-    The second tensor is int32: the classes of the smallest angles if ``nearest``, and in mode
-    ``"head"`` those of the largest logits.
+    The second tensor is int32. It holds the classes of the smallest angles if ``nearest``, and in
+    mode ``"head"`` those of the largest logits.
     """
     number, sums = _MODES[mode]
     online = mode == "angular" and is_online(scale)
@@ -142,7 +143,7 @@ def over_classes(
 
 
 def merge_angles(partial: Tensor, index: Tensor, classes: int, *, nearest: bool) -> list[Tensor]:
-    """Sum of the angles to the other classes, the smallest angle and its class, ``[N]`` each.
+    """Return sum of angles to the other classes, smallest angle and its class, ``[N]`` each.
 
     The class is empty unless ``nearest``.
     """
@@ -158,13 +159,13 @@ def merge_angles(partial: Tensor, index: Tensor, classes: int, *, nearest: bool)
 def merge_log_odds(
     partial: Tensor, target: Tensor, *, angular_scale: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Log-odds of the own class, and log-sum-exp of the others.
+    """Return the log-odds of the own class, and the log-sum-exp of the others.
 
-    The latter is of logits, or of ``scale * elevation``: relative to the angle pi / 2.
+    The log-sum-exp is over logits, or over ``scale * elevation``, relative to the angle pi / 2.
     """
     _, shares, rows = partial.shape
     log_odds, others = (partial.new_empty(rows) for _ in range(2))
-    # the target is a logit, or an angle whose elevation is pi / 2 - angle
+    # the target is a logit, or an angle, whose elevation is pi / 2 - angle
     slope = 1.0 if angular_scale is None else -angular_scale
     start = 0.0 if angular_scale is None else angular_scale * (math.pi / 2)
     run(
@@ -177,7 +178,7 @@ def merge_log_odds(
 def merge_head(
     partial: Tensor, index: Tensor, target: Tensor, labels: Tensor, classes: int, *, nearest: bool
 ) -> list[Tensor]:
-    """The fields of :class:`HeadStatistics` after the target angle, ``[N]`` each."""
+    """Return the fields of :class:`HeadStatistics` after the target angle, ``[N]`` each."""
     _, shares, rows = partial.shape
     angles, nearest_angle = partial.new_empty(rows), partial.new_empty(rows)
     nearest_class, prediction = _classes(partial, rows * nearest), _classes(partial, rows)
@@ -205,10 +206,10 @@ def slopes(
     x_inverse: Tensor | None,
     w_inverse: Tensor | None,
 ) -> Callable[[Tensor, int, int], None]:
-    """A function that fills ``out [N, last - first]`` with the slopes of classes first to last.
+    """Return a function that fills ``out [N, last - first]`` with the slopes of these classes.
 
-    Ranges begin at multiples of 256 classes, and ``out`` has room for whole ones. ``factors`` are
-    the gradients of the log-odds.
+    Ranges begin at multiples of 256 classes, and ``out`` has room for whole multiples. ``factors``
+    are the gradients of the log-odds.
     """
     hopper = _hopper_for(embeddings, class_weights)
     if hopper is not None:
@@ -237,14 +238,14 @@ def slopes(
 
 
 def _hopper_for(embeddings: Tensor, class_weights: Tensor) -> ModuleType | None:
-    """The Hopper kernels, if the device has what they need and they can read the tensors."""
+    """Return the Hopper kernels if the device supports them and they can read the tensors."""
     module = _hopper_module(embeddings.device)
     return module if module is not None and module.fits(embeddings, class_weights) else None
 
 
 @functools.cache
 def _hopper_module(device: torch.device) -> ModuleType | None:
-    # Gluon still changes between releases: with one that was not tried, the portable kernels run
+    # Gluon still changes between releases, so untested releases use the portable kernels
     if device.type != "cuda" or not NATIVE:
         return None
     if torch.cuda.get_device_capability(device) != (9, 0):
@@ -253,7 +254,7 @@ def _hopper_module(device: torch.device) -> ModuleType | None:
 
 
 def is_online(scale: float) -> bool:
-    """Whether a sum of ``exp(scale * elevation)`` needs a running maximum in float32."""
+    """Return whether a sum of ``exp(scale * elevation)`` needs a running maximum in float32."""
     return scale > _WIDEST_FIXED_SCALE
 
 
@@ -270,11 +271,12 @@ def finish(
     factors: Tensor,
     scale: float,
 ) -> Tensor | None:
-    """Gradients of an angular loss from the sums over other classes.
+    """Turn sums over other classes into the gradients of an angular loss.
 
     ``d_w [C, D]`` becomes the gradient of the class weights in place: the part from other classes'
-    examples is made tangent, then that of each class's own is added, without atomics. The gradient
-    of the embeddings, from ``gathered [N, D]`` float32, is returned in their dtype.
+    examples is made tangent, and the part from each class's own examples is added without atomics,
+    so the result is the same every time. The gradient of the embeddings, from ``gathered [N, D]``
+    in float32, is returned in their dtype.
     """
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
@@ -293,7 +295,7 @@ def finish(
             rank_programs = cdiv(rows, 4)
             ordered = torch.empty_like(labels)
             order = torch.empty(rows, dtype=torch.int32, device=labels.device)
-    unread = embeddings  # any pointer will do if no program reads it
+    unread = embeddings  # a kernel takes no None, so any pointer stands for what is not read
     run(
         _portable.finish, (weight_programs + row_programs + rank_programs,),
         (unread if d_w is None else d_w, class_weights, w_inverse,
@@ -304,7 +306,7 @@ def finish(
     if d_w is None:
         return d_x
     del blocks["BLOCK_R"]
-    # few classes with many examples each: several programs share the sum of one class
+    # if a few classes have many examples each, several programs share the sum of one class
     split = rows > _RUN and rows > 8 * classes
     runs = cdiv(rows, _RUN) if split else 0
     partial = torch.empty(2 * runs, width, dtype=torch.float32, device=d_w.device)
@@ -342,7 +344,7 @@ def reduce_curve(
     *,
     mean: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Loss over log-odds, and what the sum was divided by, ``[]`` each."""
+    """Return the loss over log-odds, and the divisor of the sum, ``[]`` each."""
     loss, divisor = (log_odds.new_empty(()) for _ in range(2))
     run(
         _portable.reduce_curve, (1,),
@@ -362,7 +364,7 @@ def curve_slopes(
     shift: float,
     log_end: float,
 ) -> Tensor:
-    """Gradient of :func:`reduce_curve` for the log-odds, ``[N]``."""
+    """Return the gradient of :func:`reduce_curve` with respect to the log-odds, ``[N]``."""
     out = torch.empty_like(log_odds)
     rows = log_odds.shape[0]
     run(
@@ -374,7 +376,7 @@ def curve_slopes(
 
 
 def _curve(shift: float, log_end: float) -> tuple[float, float, float]:
-    """Shift, ``1 - p`` at which the bonus turns into its tangent, and the tangent's constant."""
+    """Return the shift, the ``1 - p`` where the bonus becomes its tangent, and its constant."""
     rest = 1.0 - log_end
     return float(shift), rest, math.log(rest) - 1.0 if 0 < rest <= 1 else 0.0
 

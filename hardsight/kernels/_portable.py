@@ -1,7 +1,8 @@
-"""Triton kernels for any GPU Triton knows, and for its interpreter: plain tiles, pointer loads.
+"""Triton kernels for any GPU that Triton supports, and for its interpreter.
 
-Every program owns a block of rows and walks over a share of the classes, so that the products of
-one tile live in registers only. A share writes one partial result per row; no atomics.
+They use plain tiles and pointer loads. Every program has a block of rows and walks over a share of
+the classes, so the products of one tile live in registers only. A share writes one partial result
+per row. Nothing uses atomics, which would add in another order every time.
 """
 
 import triton
@@ -9,15 +10,15 @@ import triton.language as tl
 
 from hardsight.kernels._math import LOG2E, PI, arc_slope, elevation
 
-# What a pass over the classes collects for every row, always over the classes other than its own.
+# What a pass over the classes collects for every row; a row's own class is always left out.
 ANGLES = tl.constexpr(0)  # sum of elevations, largest cosine
 HEAD = tl.constexpr(1)  # the same, and the moments of the logits' softmax
 ANGULAR = tl.constexpr(2)  # log-sum-exp of -scale * angle
 LINEAR = tl.constexpr(3)  # log-sum-exp of the logits
 
 NONE = tl.constexpr(float("-inf"))
-LAST = tl.constexpr(2147483647)  # after every class
-# The least sine that a direction is divided by, 2 float32 eps: a smaller one is rounding.
+LAST = tl.constexpr(2147483647)  # larger than the number of any class
+# The least sine that a direction is divided by, 2 float32 eps; smaller sines are rounding.
 LEAST_SINE = tl.constexpr(2.4e-7)
 
 
@@ -29,11 +30,13 @@ def prepare(
     HAS_BIAS: tl.constexpr, MODE: tl.constexpr, FLAGS: tl.constexpr,
     GROUP: tl.constexpr, TILE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """What a pass over the classes needs beforehand, three kinds of programs in one launch.
+    """Compute what a pass over the classes needs, with three kinds of programs in one launch.
 
-    Rows with their own classes; norms of the class weights; the tiles that hold a label.
+    They handle rows with their own classes, the norms of the class weights, and the tiles that hold
+    a label.
     """
-    # each kind is too small to fill a GPU, and none reads what another writes: one launch is paid
+    # Each kind is too small to fill a GPU, and none reads what another one writes, so they share
+    # the cost of one launch.
     program = tl.program_id(0)
     if program < row_programs:
         _target_pairs(
@@ -56,20 +59,20 @@ def _inverse_norms(
     program, vectors, out, rows, width, row_stride, col_stride,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """``out[r] = 1 / norm`` of a block of rows, 0 for a zero row and past the last one."""
+    """Write ``1 / norm`` of a block of rows, and 0 for a zero row or past the last row."""
     row = program * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     offsets = row.to(tl.int64)[:, None] * row_stride + column.to(tl.int64)[None, :] * col_stride
     values = tl.load(vectors + offsets, mask=inside, other=0.0).to(tl.float32)
     _, inverse = _unit(values)
-    tl.store(out + row, inverse)  # no mask: ``out`` has room for whole tiles, which end in zeros
+    tl.store(out + row, inverse)  # no mask, since ``out`` has room for whole tiles
 
 
 @triton.jit
 def _unit(values):
-    """Rows scaled to norm 1, and the factor that does it."""
-    # by the largest entry first: the squares of what is left neither overflow nor vanish
+    """Return rows scaled to norm 1, and the factors by which they were scaled."""
+    # dividing by the largest entry first keeps the squares from overflowing or vanishing
     largest = tl.max(tl.abs(values), axis=1)
     rescale = tl.where(largest > 0, 1.0 / tl.where(largest > 0, largest, 1.0), 0.0)
     scaled = values * rescale[:, None]
@@ -84,30 +87,30 @@ def _target_pairs(
     rows, classes, width, x_row, x_col, w_row, w_col,
     HAS_BIAS: tl.constexpr, MODE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Every row against the weight of its own class: 1 / norm, exact angle, and one more value.
+    """Compare every row with its own class: write 1 / norm, the exact angle, and one more value.
 
-    That is the logit in HEAD and LINEAR, the sine of the angle in ANGULAR. A label that is not a
-    class gives NaN, since nothing checks labels on a device.
+    The third value is the logit in HEAD and LINEAR, and the sine of the angle in ANGULAR. A label
+    that is not a class gives NaN, because labels on a device are not checked elsewhere.
     """
     row = program * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     label = tl.load(labels + row, mask=row < rows, other=0)
     wrong = (label < 0) | (label >= classes)
-    label = tl.where(wrong, -1, label)  # which is never read through: it would be out of bounds
+    label = tl.where(wrong, -1, label)  # reading at -1 is masked; the label itself is out of bounds
     x, w = _pair_rows(
         embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
     )
     x_unit, inverse = _unit(x)
     w_unit, _ = _unit(w)
     angle, sine = _chord_angle(x_unit, w_unit)
-    # a NaN that everybody sees, in place of the angle to a class that is not there
+    # the angle to a class that does not exist is a NaN, which nobody can overlook
     angle = tl.where(wrong, float("nan"), angle)
     tl.store(inverse_out + row, inverse, mask=row < rows)
     tl.store(angle_out + row, angle, mask=row < rows)
     if MODE == ANGULAR:
         tl.store(value_out + row, sine, mask=row < rows)
     if MODE == HEAD or MODE == LINEAR:
-        # in float32 by itself, not from a tile in half precision: the own class decides the loss
+        # computed in float32, not from a tile in half precision, because it decides the loss
         logit = tl.sum(x * w, axis=1)
         if HAS_BIAS:
             logit += tl.load(bias + label, mask=label >= 0, other=0.0).to(tl.float32)
@@ -119,7 +122,7 @@ def _pair_rows(
     embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
 ):
     inside = (row < rows)[:, None] & (column < width)[None, :]
-    column = column.to(tl.int64)  # a million classes times their width is beyond int32
+    column = column.to(tl.int64)  # a million classes times their width exceeds int32
     x_at = embeddings + row.to(tl.int64)[:, None] * x_row + column[None, :] * x_col
     x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
     w_at = class_weights + label.to(tl.int64)[:, None] * w_row + column[None, :] * w_col
@@ -129,14 +132,14 @@ def _pair_rows(
 
 @triton.jit
 def _chord_angle(first, second):
-    """The angle ``2 atan2(|u - v|, |u + v|)`` of unit rows, and its sine.
+    """Return the angle ``2 atan2(|u - v|, |u + v|)`` of unit rows, and its sine.
 
-    Triton's language has no arc tangent. Half the shorter chord is the sine of at most pi / 4, and
-    up to there a short polynomial gives the arcsine.
+    Triton has no arc tangent. Half the shorter chord is the sine of an angle of at most pi / 4, up
+    to which a short polynomial gives the arcsine.
     """
     apart = tl.sum((first - second) * (first - second), axis=1)  # 4 sin^2(angle / 2)
     together = tl.sum((first + second) * (first + second), axis=1)  # 4 cos^2(angle / 2)
-    # 4 up to rounding, which dividing by it takes out; 0 for a pair of zero rows
+    # 4 up to rounding, which the division removes; 0 for a pair of zero rows
     both = apart + together + tl.where(apart + together > 0, 0.0, 1.0)
     square = tl.minimum(apart, together) / both
     # minimax polynomial of (asin(s) / s - 1) / s^2 in s^2
@@ -149,7 +152,8 @@ def _chord_angle(first, second):
     half = tl.sqrt_rn(square) * (1.0 + square * poly)
     angle = tl.where(apart <= together, 2.0 * half, PI - 2.0 * half)
     sine = 2.0 * tl.sqrt_rn(square * (tl.maximum(apart, together) / both))
-    return tl.where(apart == together, PI / 2, angle), sine  # so a zero row is at pi / 2 too
+    # this places a zero row at pi / 2 too
+    return tl.where(apart == together, PI / 2, angle), sine
 
 
 @triton.jit
@@ -159,26 +163,27 @@ def over_classes(
     MODE: tl.constexpr, HAS_BIAS: tl.constexpr, NEAREST: tl.constexpr, ONLINE: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One pass of a block of rows over a share of the classes; see the modes above.
+    """Pass a block of rows over a share of the classes once; see the modes above.
 
     ``partial`` is ``[k, shares, rows]`` with k = 2 in ANGLES (sum of elevations, largest cosine),
     2 in ANGULAR and LINEAR (largest, sum of powers) and 6 in HEAD (all four, squares, moment).
-    ``partial_index`` has the same layout: with NEAREST the class of the largest cosine, or -1;
-    then, in HEAD, that of the largest logit. Without ONLINE, powers are relative to 0.
+    ``partial_index`` has the same layout. With NEAREST it starts with the class of the largest
+    cosine, or -1. In HEAD the class of the largest logit follows. Without ONLINE, powers are
+    relative to 0.
     """
     share = tl.program_id(1)
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    label = tl.load(labels + row, mask=row < rows, other=-1)  # -1: no class is its own
+    label = tl.load(labels + row, mask=row < rows, other=-1)  # -1 equals no class
     angular: tl.constexpr = MODE != LINEAR
     if angular:
         x_scale = tl.load(x_inverse + row, mask=row < rows, other=0.0)
     angle_sum = tl.zeros([BLOCK_N], tl.float32)
     nearest = tl.full([BLOCK_N], NONE, tl.float32)
     nearest_class = tl.full([BLOCK_N], -1, tl.int32)
-    largest = tl.full([BLOCK_N], NONE, tl.float32)  # logit, and the class it is of
+    largest = tl.full([BLOCK_N], NONE, tl.float32)  # largest logit, and its class
     which = tl.zeros([BLOCK_N], tl.int32)
-    total = tl.zeros([BLOCK_N], tl.float32)  # of powers, exp(logit - largest)
-    squares = tl.zeros([BLOCK_N], tl.float32)  # of powers
+    total = tl.zeros([BLOCK_N], tl.float32)  # sum of powers, exp(logit - largest)
+    squares = tl.zeros([BLOCK_N], tl.float32)  # sum of squared powers
     moment = tl.zeros([BLOCK_N], tl.float32)  # sum of powers times (logit - largest)
     first_tile = share * tiles_per_share
     last_tile = tl.minimum(first_tile + tiles_per_share, tl.cdiv(classes, BLOCK_C))
@@ -192,8 +197,8 @@ def over_classes(
         if angular:
             w_scale = tl.load(w_inverse + column, mask=column < classes, other=0.0)
             cosines = products * x_scale[:, None] * w_scale[None, :]
-            # pi / 2 less the angle: most angles of a wide layer are near pi / 2, and a sum of
-            # thousands of them would round away what tells them apart
+            # pi / 2 minus the angle, because most angles of a wide layer are near pi / 2, and a
+            # sum of thousands of them would round away the differences between them
             rise = tl.where(other, elevation(cosines), 0.0)
         if MODE == ANGLES or MODE == HEAD:
             angle_sum += tl.sum(rise, axis=1)
@@ -205,7 +210,8 @@ def over_classes(
                 here = tl.max(seen, axis=1)
             nearest = tl.maximum(nearest, here)
         if MODE == ANGULAR:
-            # -scale * angle is this less scale * pi / 2, which merge_log_odds adds to the own class
+            # -scale * angle is this minus scale * pi / 2, which merge_log_odds adds to the own
+            # class instead
             logits = tl.where(other, rise * scale, NONE)
         if MODE == HEAD or MODE == LINEAR:
             if HAS_BIAS:
@@ -219,7 +225,7 @@ def over_classes(
             tile_largest = tl.max(logits, axis=1)
         if MODE != ANGLES:
             if ONLINE:
-                # sums so far are relative to the old maximum: they fade as it rises
+                # sums so far are relative to the old maximum, so they shrink when it rises
                 new = tl.maximum(largest, tile_largest)
                 reference = tl.where(new == NONE, 0.0, new)  # -inf less -inf would be NaN
                 fade = tl.exp2(tl.where(largest == NONE, 0.0, largest - reference) * LOG2E)
@@ -250,7 +256,7 @@ def over_classes(
         tl.store(partial + 5 * step + at, moment, mask=inside)
         tl.store(partial_index + at, which, mask=inside)
     elif MODE != ANGLES:
-        if not ONLINE:  # what is merged later takes every sum as relative to its ``largest``
+        if not ONLINE:  # merging takes every sum as relative to its ``largest``
             largest = tl.zeros([BLOCK_N], tl.float32)
         tl.store(partial + at, largest, mask=inside)
         tl.store(partial + step + at, total, mask=inside)
@@ -261,7 +267,7 @@ def _tile(
     embeddings, class_weights, row, column, rows, classes, width, x_row, x_col, w_row, w_col,
     PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Products of a block of rows with a block of classes, float32."""
+    """Return the products of a block of rows with a block of classes, in float32."""
     step = tl.arange(0, BLOCK_D)
     x_at = embeddings + row.to(tl.int64)[:, None] * x_row
     w_at = class_weights + column.to(tl.int64)[None, :] * w_row
@@ -277,7 +283,7 @@ def _tile(
             mask=inside[:, None] & (column < classes)[None, :],
             other=0.0,
         )
-        if PRECISION == "exact":  # the interpreter, which would round products of bfloat16
+        if PRECISION == "exact":  # for the interpreter, which would round products of bfloat16
             products = tl.dot(x.to(tl.float32), w.to(tl.float32), products, input_precision="ieee")
         else:
             products = tl.dot(x, w, products, input_precision=PRECISION)
@@ -291,11 +297,11 @@ def slopes(
     ANGLE: tl.constexpr, HAS_BIAS: tl.constexpr, COARSE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Slope of the weighted log-odds in every product ``x . w``, for a chunk of classes.
+    """Write the slope of the weighted log-odds in every product ``x . w``, for a chunk of classes.
 
     Linear: ``-factor * exp(logit - reference)``, and ``+factor`` at the row's own class.
-    Angular: ``-factor * scale * exp(-scale * angle - reference) / sin(angle) / |x| / |w|``, 0 at
-    its own.
+    Angular: ``-factor * scale * exp(-scale * angle - reference) / sin(angle) / |x| / |w|``, and 0
+    at the row's own class.
     """
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)  # within the chunk
@@ -314,7 +320,7 @@ def slopes(
         rise, slope = arc_slope(products * x_scale[:, None] * w_scale[None, :], COARSE)
         power = tl.exp2((rise * scale - level[:, None]) * LOG2E)
         result = -power * slope * w_scale[None, :] * (factor * scale * x_scale)[:, None]
-        # the own class needs its exact angle: ``_finish_embeddings`` and ``add_targets`` add it
+        # the own class needs its exact angle, so ``_finish_embeddings`` and ``add_targets`` add it
         result = tl.where(own, 0.0, result)
     else:
         if HAS_BIAS:
@@ -332,16 +338,16 @@ def slopes(
 def _mark_tiles(
     block, labels, flags, rows, tiles, classes, GROUP: tl.constexpr, TILE: tl.constexpr
 ):
-    """1 for every tile of classes that holds a label of this group of rows, else 0.
+    """Write 1 for every tile of classes that holds a label of this group of rows, else 0.
 
-    The last tile is marked too if it runs over the last class.
+    The last tile is also marked if it reaches past the last class.
     """
     flags += block.to(tl.int64) * tiles
     place = tl.arange(0, 1024)
     for start in range(0, tiles, 1024):
         past = (start + place == tiles - 1) & (classes % TILE != 0)
         tl.store(flags + start + place, past.to(tl.uint8), mask=start + place < tiles)
-    tl.debug_barrier()  # other threads zeroed what this one may mark
+    tl.debug_barrier()  # other threads have to zero a flag before this one may set it
     row = block * GROUP + tl.arange(0, GROUP)
     label = tl.load(labels + row, mask=row < rows, other=-1)
     mark = tl.full([GROUP], 1, tl.uint8)
@@ -354,10 +360,10 @@ def finish(
     rows, classes, width, x_row, x_col, w_row, w_col, scale, rank_programs, weight_programs,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """What comes after the products of an angular loss, three kinds of programs in one launch.
+    """Finish an angular loss after its products, with three kinds of programs in one launch.
 
-    They sort the labels, for the launch that adds each class's own examples; make the class
-    weights' sums over other classes' examples tangent; and finish the embeddings' gradients.
+    They sort the labels for the launch that adds each class's own examples, make the class weights'
+    sums over other classes' examples tangent, and finish the gradients of the embeddings.
     """
     program = tl.program_id(0)
     if program < rank_programs:
@@ -379,7 +385,7 @@ def make_tangent(
     sums, class_weights, w_inverse, rows, width, w_row, w_col,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """:func:`_make_tangent` as a launch of its own."""
+    """Launch :func:`_make_tangent` by itself."""
     _make_tangent(
         tl.program_id(0), sums, class_weights, w_inverse, rows, width, w_row, w_col,
         BLOCK_R, BLOCK_D,
@@ -410,7 +416,7 @@ def _finish_embeddings(
     rows, classes, width, x_row, x_col, w_row, w_col, scale,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the embeddings: the sum over other classes made tangent, plus the own class.
+    """Write the gradient of the embeddings: the tangent sum over other classes plus the own class.
 
     ``gathered`` is ``[N, D]`` float32, contiguous.
     """
@@ -434,10 +440,10 @@ def _finish_embeddings(
 
 @triton.jit
 def _tangent(first, second):
-    """Unit direction from ``first`` towards ``second`` on the sphere; 0 if there is none."""
+    """Return the unit direction from ``first`` towards ``second``, or 0 if there is none."""
     apart = second - first
     apart -= tl.sum(apart * first, axis=1)[:, None] * first
-    # a second time: of a nearly aligned pair, the first leaves little but its own rounding
+    # again, because for a nearly aligned pair the first step leaves little but its own rounding
     apart -= tl.sum(apart * first, axis=1)[:, None] * first
     length = tl.sqrt_rn(tl.sum(apart * apart, axis=1))
     exists = (length > 0) & (tl.sum(second * second, axis=1) > 0)
@@ -446,10 +452,10 @@ def _tangent(first, second):
 
 @triton.jit
 def _rank_labels(program, labels, ordered, order, rows, classes):
-    """A stable sort of few labels, four to a program: a label's place is how many come before it.
+    """Sort a few labels stably, four per program: a label's place is how many come before it.
 
     A label that is not a class comes first, as -1. The four are written out because a block of four
-    was slower.
+    was measured to be slower.
     """
     row = program * 4
     step = tl.arange(0, 512)
@@ -465,8 +471,8 @@ def _rank_labels(program, labels, ordered, order, rows, classes):
         other = start + step
         theirs = _class_of(labels, other, rows, classes)
         theirs = tl.where(other < rows, theirs, LAST)
-        # the sort is stable: an equal label comes before mine if its row is earlier, and then it
-        # is less than mine plus 1
+        # Since the sort is stable, an equal label comes before mine if its row is earlier. Then it
+        # is also less than mine plus 1.
         before_first += (theirs < first + (other < row)).to(tl.int32)
         before_second += (theirs < second + (other < row + 1)).to(tl.int32)
         before_third += (theirs < third + (other < row + 2)).to(tl.int32)
@@ -496,13 +502,13 @@ def add_targets(
     rows, classes, width, x_row, x_col, w_row, w_col, scale, run, runs,
     RUNS: tl.constexpr, EXAMPLES: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Add to every class weight's gradient what its own examples give, in a fixed order.
+    """Add the part of every class weight's gradient from its own examples, in a fixed order.
 
-    ``ordered`` are the sorted labels and ``order`` their examples. The program at the first
-    example of a class sums that class, ``EXAMPLES`` at a time; the others end at once. With
-    ``RUNS`` a program stops at the next multiple of ``run``, where another one goes on. A sum that
-    is not of a whole class then goes to ``partial [2 * runs, D]``, float32: into the first half if
-    it begins at a multiple of ``run``, else into the second.
+    ``ordered`` are the sorted labels and ``order`` their examples. The program at the first example
+    of a class sums that class, ``EXAMPLES`` at a time; the others end at once. With ``RUNS``, a
+    program stops at the next multiple of ``run``, where another one continues. A sum that does not
+    cover a whole class then goes to ``partial [2 * runs, D]``, float32: to the first half if it
+    begins at a multiple of ``run``, else to the second half.
     """
     begin = tl.program_id(0)
     label = tl.load(ordered + begin)
@@ -516,7 +522,7 @@ def add_targets(
     if begins & (label >= 0) & (label < classes):
         column = tl.arange(0, BLOCK_D)
         inside = column < width
-        # loaded here, though needed only after the examples: it arrives in the meantime
+        # loaded before the examples, though needed after them, so that it arrives in the meantime
         w_at = class_weights + label.to(tl.int64) * w_row + column.to(tl.int64) * w_col
         w = tl.load(w_at, mask=inside, other=0.0)
         inverse_norm = tl.load(w_inverse + label)
@@ -534,17 +540,17 @@ def add_targets(
             sine = tl.load(sines + example, mask=mine, other=0.0)
             factor = tl.load(factors + example, mask=mine, other=0.0)
             exists = (sine > 0) & (inverse > 0)
-            # if the sine is nothing but rounding, so is the direction: it counts for less
+            # if the sine is little more than rounding, so is the direction, and it counts for less
             pull = tl.where(exists, factor / tl.maximum(sine, LEAST_SINE), 0.0)
             sums += tl.sum((pull * inverse)[:, None] * x, axis=0)
             pulled += tl.sum(pull)
             counted = tl.sum(mine.to(tl.int32))
             place += counted
-        # the sum of the chords, without its component along the class weight
+        # the sum of the chords minus its component along the class weight
         w_unit = w.to(tl.float32) * inverse_norm
         sums -= pulled * w_unit
-        # an angle does not change along its own vector, so neither may the gradient have such a
-        # part
+        # again, because an angle does not change along its own vector, so the gradient must have no
+        # component there
         sums -= tl.sum(sums * w_unit) * w_unit
         sums *= scale * inverse_norm
         is_whole = is_first
@@ -563,9 +569,9 @@ def add_targets(
 
 @triton.jit
 def join_runs(ordered, partial, out, classes, width, run, runs, BLOCK_D: tl.constexpr):
-    """Add up the classes that :func:`add_targets` left in several runs, one program for each.
+    """Add up the classes that :func:`add_targets` left in several runs, one program per class.
 
-    It is the program at the second run of a class; the first run may begin anywhere.
+    This is the program at the second run of a class, since the first run may begin anywhere.
     """
     place = tl.program_id(0)
     label = tl.load(ordered + place * run)
@@ -587,7 +593,7 @@ def join_runs(ordered, partial, out, classes, width, run, runs, BLOCK_D: tl.cons
 
 @triton.jit
 def _continues(ordered, place, label, run, runs):
-    """Whether this run starts with examples of a class that the run before ended with."""
+    """Return whether this run starts with the class that the previous run ended with."""
     within = (place > 0) & (place < runs)
     here = tl.load(ordered + place * run, mask=within, other=-1)
     before = tl.load(ordered + place * run - 1, mask=within, other=-1)
@@ -599,7 +605,7 @@ def merge_angles(
     partial, index, total_out, nearest_out, nearest_class_out, rows, classes, shares,
     NEAREST: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Sum of the angles, smallest angle and its class from partial elevations and cosines."""
+    """Merge partial elevations and cosines into sum of angles, smallest angle and its class."""
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = row < rows
     total = tl.zeros([BLOCK_R], tl.float32)
@@ -616,7 +622,7 @@ def merge_angles(
 
 @triton.jit
 def _largest_of(values, classes, row, rows, shares, CLASS: tl.constexpr, BLOCK_R: tl.constexpr):
-    """The largest of the shares' values for every row, and with ``CLASS`` the first class of it."""
+    """Return each row's largest value over the shares, and with ``CLASS`` the first class of it."""
     largest = tl.full([BLOCK_R], NONE, tl.float32)
     which = tl.full([BLOCK_R], LAST, tl.int32)
     for share in range(shares):
@@ -634,7 +640,7 @@ def _largest_of(values, classes, row, rows, shares, CLASS: tl.constexpr, BLOCK_R
 def merge_log_odds(
     partial, target, log_odds_out, others_out, rows, shares, slope, start, BLOCK_R: tl.constexpr
 ):
-    """Log-sum-exp of partial (largest, sum) pairs, and ``start + slope * target`` minus it."""
+    """Write the log-sum-exp of (largest, sum) pairs, and ``start + slope * target`` minus it."""
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = row < rows
     largest = tl.full([BLOCK_R], NONE, tl.float32)
@@ -658,8 +664,8 @@ def reduce_curve(
     log_odds, labels, loss_out, divisor_out, rows, ignore_index, shift, rest_end, at_end,
     BONUS: tl.constexpr, MEAN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sum or mean of the loss over log-odds, by one program in a fixed order."""
-    # one program: atomics of several would add in another order every time
+    """Sum or average the loss over log-odds, by one program in a fixed order."""
+    # one program, because several would need atomics, which add in another order every time
     total = tl.zeros([BLOCK], tl.float32)
     count = tl.zeros([BLOCK], tl.int32)
     for first in range(0, rows, BLOCK):
@@ -683,7 +689,7 @@ def curve_slopes(
     grad, log_odds, labels, divisor, out, rows, ignore_index, shift, rest_end,
     BONUS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of :func:`reduce_curve` for every log-odds; 0 for an example that takes no part."""
+    """Write the gradient of :func:`reduce_curve` for every log-odds; 0 for ignored examples."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     label = tl.load(labels + row, mask=row < rows, other=ignore_index)
     _, slope = _curve(
@@ -696,12 +702,12 @@ def curve_slopes(
 
 @triton.jit
 def _curve(log_odds, rest_end, at_end, BONUS: tl.constexpr):
-    """Loss of an example and its slope: ``-log p``, or with ``BONUS`` the encouraging loss.
+    """Return the loss of an example and its slope: ``-log p``, or with ``BONUS`` encouraging loss.
 
-    While ``1 - p`` is at least ``rest_end`` that is ``log(1 - p) - log p``, exactly ``-log_odds``;
-    beyond it the bonus is its own tangent, ``at_end + (1 - p) / rest_end``.
+    As long as ``1 - p`` is at least ``rest_end``, that is ``log(1 - p) - log p``, which is exactly
+    ``-log_odds``. Beyond that the bonus is its own tangent, ``at_end + (1 - p) / rest_end``.
     """
-    # at most 1, so nothing overflows on either side
+    # this power is at most 1, so nothing overflows on either side
     power = tl.exp(-tl.abs(log_odds))
     rest = tl.where(log_odds > 0, power, 1.0) / (1.0 + power)  # 1 - p
     value = tl.maximum(-log_odds, 0.0) + _log_of_one_and(power)
@@ -721,7 +727,7 @@ def merge_head(
     largest_other_out, expected_out, entropy_out, other_out, squares_out,
     rows, classes, shares, NEAREST: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Angles and moments of the softmax, from the six partial results of a head and its own class.
+    """Merge a head's six partial results and own class into angles and moments of the softmax.
 
     Sums are relative to each share's largest logit. If logits tie, the first class is predicted.
     """
@@ -754,21 +760,21 @@ def merge_head(
     gap = tl.where(alone, NONE, others - own_logit)
     beyond = _log_of_one_and(tl.exp(-tl.abs(gap)))
     everything = tl.where(alone, own_logit, tl.maximum(own_logit, others) + beyond)
-    surprise = tl.maximum(gap, 0.0) + beyond  # -log p of the own class, even if p rounds to 1
+    surprise = tl.maximum(gap, 0.0) + beyond  # -log p of the own class, exact even if p rounds to 1
     own = tl.exp(-surprise)
     other = tl.where(alone, 0.0, tl.exp(tl.minimum(gap, 0.0) - beyond))
     weight = tl.where(alone, 0.0, tl.exp(reference - everything))
-    # terms p (logsumexp - z), all positive: nothing cancels
+    # the terms p (logsumexp - z) are all positive, so nothing cancels
     entropy = own * surprise + other * (everything - reference) - weight * moment
     label = tl.load(labels + row, mask=inside, other=0)
-    # of equal logits the smaller number wins, wherever it was found
+    # of equal logits the smaller class wins, in whichever share it was found
     own_wins = (own_logit > largest) | ((own_logit == largest) & (label < which))
     tl.store(total_angle_out + row, (classes - 1) * (PI / 2) - total_angle, mask=inside)
     tl.store(nearest_out + row, _nearest_angle(nearest), mask=inside)
     if NEAREST:
         tl.store(nearest_class_out + row, nearest_class.to(tl.int64), mask=inside)
     tl.store(logsumexp_out + row, everything, mask=inside)
-    # a NaN own logit would lose every comparison and be hidden
+    # comparisons with NaN are false, so a NaN own logit would otherwise be hidden
     top = tl.where(own_logit > largest, own_logit, largest)
     tl.store(largest_out + row, tl.where(own_logit == own_logit, top, own_logit), mask=inside)
     tl.store(prediction_out + row, tl.where(own_wins, label, which.to(tl.int64)), mask=inside)
@@ -781,8 +787,8 @@ def merge_head(
 
 @triton.jit
 def _log_of_one_and(value):
-    """``log(1 + value)`` for values in [0, 1], accurate even if 1 + value rounds."""
-    # log(above) is of the rounded sum; value / gained corrects for what rounding took
+    """Return ``log(1 + value)`` for values in [0, 1], accurate even if 1 + value rounds."""
+    # log(above) is of the rounded sum; value / gained corrects for the part that rounding removed
     above = 1.0 + value
     gained = above - 1.0
     return tl.where(
@@ -792,6 +798,6 @@ def _log_of_one_and(value):
 
 @triton.jit
 def _nearest_angle(cosine):
-    """The angle of the largest cosine; infinite if there was none."""
+    """Return the angle of the largest cosine, or infinity if there was none."""
     angle = PI / 2 - elevation(tl.minimum(tl.maximum(cosine, -1.0), 1.0))
     return tl.where(cosine == NONE, float("inf"), angle)

@@ -1,4 +1,4 @@
-"""Load models by name, with weights and preprocessing; and small networks of our own."""
+"""Models by name, with weights and preprocessing, and small networks of our own."""
 
 from hardsight.models._classifier import SmallCNN as SmallCNN
 from hardsight.models._estimators import Estimator as Estimator

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 
 class Classifier(nn.Module):
-    """A body that makes embeddings ``[N, D]`` and a linear head that makes logits ``[N, C]``.
+    """A body that makes embeddings ``[N, D]``, and a linear head that makes logits ``[N, C]``.
 
     Args:
-        body: makes the body; called under the seed, which its weights are drawn from.
+        body: builds the body; it is called under the seed from which its weights are drawn.
         embedding_width: D.
         num_classes: C.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class Classifier(nn.Module):
             self.head = nn.Linear(embedding_width, num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """Embeddings ``[N, D]`` of images ``[N, channels, H, W]``."""
+        """Return embeddings ``[N, D]`` of images ``[N, channels, H, W]``."""
         embeddings: Tensor = self.body(images)
         return embeddings
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits ``[N, C]`` of images ``[N, channels, H, W]``."""
+        """Return logits ``[N, C]`` of images ``[N, channels, H, W]``."""
         logits: Tensor = self.head(self.features(images))
         return logits
 
@@ -47,7 +47,7 @@ class Classifier(nn.Module):
 def drawn_from(seed: int) -> Iterator[None]:
     """Draw weights on the CPU from a seed inside the block; all random states are restored.
 
-    ``torch.manual_seed`` would also seed every GPU, which ``fork_rng`` of the CPU does not undo.
+    ``torch.manual_seed`` would also seed every GPU, which forking the CPU's state does not undo.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -62,27 +62,29 @@ def conv_block(
     padding: int | None = None,
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> tuple[nn.Module, ...]:
-    """Convolution, batch norm and activation; ``padding=None`` keeps height and width."""
+    """Return convolution, batch norm and activation; ``padding=None`` keeps height and width."""
     pad = size // 2 if padding is None else padding
+    # no bias, which the batch norm after it would remove
     convolution = nn.Conv2d(inputs, outputs, kernel_size=size, padding=pad, bias=False)
     return convolution, nn.BatchNorm2d(outputs), activation()
 
 
 def pooled() -> tuple[nn.Module, nn.Module]:
-    """Global average pooling to ``[N, D]``."""
+    """Return layers for global average pooling to ``[N, D]``."""
     return nn.AdaptiveAvgPool2d(1), nn.Flatten()
 
 
 class SmallCNN(Classifier):
-    """Three convolutions, one hidden layer, one linear head; about 52,000 parameters.
+    """Three convolutions, one hidden layer and a linear head; about 52,000 parameters.
 
-    Made for 8x8 digits, where a minute on two cores trains it well; 28x28 works as well.
+    It is made for digits of 8x8 pixels, on which it trains well in a minute on two cores; 28x28
+    works too.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
         embedding_width: width of the features that enter the head.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Example:
         >>> net = SmallCNN(seed=1)
@@ -109,11 +111,12 @@ class SmallCNN(Classifier):
 
 
 class _QuadrantMeans(nn.Module):
-    """``nn.AdaptiveAvgPool2d(2)`` by plain means, whose gradient is deterministic on a GPU too."""
+    """``nn.AdaptiveAvgPool2d(2)`` from plain means, whose gradient is deterministic on GPUs too."""
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Means ``[N, C, 2, 2]`` of the four quadrants of maps ``[N, C, H, W]``."""
+        """Return means ``[N, C, 2, 2]`` of the four quadrants of maps ``[N, C, H, W]``."""
         for dim in (2, 3):
+            # an odd length is split like torch does it, with the middle row in both halves
             half, rest = (maps.shape[dim] + 1) // 2, maps.shape[dim] // 2
             near = maps.narrow(dim, 0, half).mean(dim, keepdim=True)
             far = maps.narrow(dim, rest, half).mean(dim, keepdim=True)

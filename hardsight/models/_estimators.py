@@ -12,31 +12,32 @@ from hardsight._checks import first_line, warn
 from hardsight.errors import HardsightError, ModelError, ShapeError
 from hardsight.models._known import ClassNames
 
-_ROUNDING = 1e-4  # relative; single precision of a product over many features
+_ROUNDING = 1e-4  # relative, for products over many features in single precision
 
 
 def is_estimator(model: Any) -> bool:
-    """Whether a model has the interface of scikit-learn, fitted or not."""
+    """Return whether a model has the interface of scikit-learn, fitted or not."""
     return all(hasattr(model, name) for name in ("fit", "get_params", "set_params"))
 
 
 class Estimator:
-    """A fitted classifier, also at the end of a pipeline or inside a search over settings.
+    """A fitted classifier, which may end a pipeline or be inside a search over settings.
 
-    Steps of a pipeline before the classifier make its features, which are the embeddings of its
-    linear head. For two classes scikit-learn keeps a single row of weights ``w``, the log-odds of
-    the second class: the head has the rows ``-w / 2`` and ``w / 2``, whose softmax is the same.
+    The steps of a pipeline before the classifier compute its features, which are the embeddings of
+    its linear head. For two classes, scikit-learn keeps a single row of weights ``w``, the log-odds
+    of the second class. The head then has the rows ``-w / 2`` and ``w / 2``, whose softmax is the
+    same.
 
     Args:
-        model: the classifier, the pipeline or the search.
+        model: the classifier, pipeline or search.
 
     Attributes:
         name: class of the classifier itself.
-        class_names: names of its classes, position = output.
+        class_names: names of its classes, by output.
         values: its classes, as in the labels it was fitted on.
         weight: ``[C, D]``; ``None`` without a linear head.
         bias: ``[C]``; ``None`` without a linear head.
-        no_head: why there is no head.
+        no_head: why there is no linear head.
 
     Raises:
         ModelError: it is not a classifier, is not fitted, or gives several labels to an example.
@@ -59,7 +60,7 @@ class Estimator:
 
     @property
     def width(self) -> int | None:
-        """How many columns its rows must have; ``None`` if it does not say."""
+        """Number of columns that its rows must have; ``None`` if it does not say."""
         return getattr(self._model, "n_features_in_", None)
 
     @property
@@ -69,11 +70,11 @@ class Estimator:
         return None if names is None else [str(name) for name in names]
 
     def features(self, rows: Any) -> NDArray[Any]:
-        """The input of the classifier, ``[n, D]``, dense.
+        """Return the input of the classifier, ``[n, D]``, dense.
 
         Raises:
             ModelError: a step of the pipeline fails.
-            ShapeError: rows are wider or narrower than the classifier's weights.
+            ShapeError: rows have more or fewer columns than the classifier's weights.
         """
         features = dense(self._transformed(rows))
         if self.weight is not None and features.shape[1:] != self.weight.shape[1:]:
@@ -84,10 +85,10 @@ class Estimator:
         return features
 
     def log_probs(self, rows: Any) -> NDArray[np.float64]:
-        """Log-probabilities ``[n, C]``; minus infinity for a class that is ruled out.
+        """Return log-probabilities ``[n, C]``; minus infinity for a class that is ruled out.
 
         Raises:
-            ModelError: it gives no probabilities, or they do not sum to 1.
+            ModelError: there are no probabilities, or they do not sum to 1.
         """
         probs = np.asarray(self._asked("predict_proba", rows), dtype=np.float64)
         sums = probs.sum(axis=1)
@@ -96,25 +97,27 @@ class Estimator:
                 f"expected probabilities of {self.name} that sum to 1 over its "
                 f"{len(self.values)} classes, got {list(probs.shape)} with a sum of {sums[0]:.4g}"
             )
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"):  # trees and neighbours give probabilities of exactly 0
             return np.log(probs)
 
     def hold_to(self, rows: Any) -> bool:
-        """Compare our reading of the classifier with its own output for some rows.
+        """Compare our reading of the classifier with its own output on some rows.
 
         Args:
-            rows: a sample, as it takes them.
+            rows: a sample, in the form that the classifier takes.
 
         Returns:
             Whether the softmax of its logits equals its own probabilities.
 
         Raises:
-            ModelError: it gives several labels to an example, or neither weights nor probabilities.
+            ModelError: it gives several labels to an example, or has neither weights nor
+                probabilities.
         """
         predicted = np.asarray(self._asked("predict", rows))
         if predicted.ndim > 1 and predicted.shape[1] > 1:
             raise ModelError(_several_labels(self.name))
         logits = None if self.weight is None else self._logits(rows)
+        # coef_ alone proves nothing: the decision may apply a kernel or a transformation to it
         if self.weight is not None and logits is None:
             self.weight = self.bias = None
             self.no_head = (
@@ -147,7 +150,7 @@ class Estimator:
             )
 
     def _logits(self, rows: Any) -> NDArray[np.float64] | None:
-        """Logits of the head, ``[n, C]``; ``None`` if the classifier decides otherwise."""
+        """Return the head's logits, ``[n, C]``, or ``None`` if the classifier decides otherwise."""
         if not hasattr(self._last, "decision_function"):
             return None
         assert self.weight is not None
@@ -164,7 +167,7 @@ class Estimator:
         return logits if is_head else None
 
     def _head(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None, str]:
-        """Weights and bias, or why there is no linear head."""
+        """Return weights and bias, or the reason why there is no linear head."""
         none = f"{self.name} has no linear head"
         coef = getattr(self._last, "coef_", None)
         if coef is None:
@@ -174,9 +177,9 @@ class Estimator:
         if bias.size not in (1, len(weight)):
             return None, None, none
         bias = np.broadcast_to(bias, len(weight))
-        if len(weight) == 1 and len(self.values) == 2:  # the log-odds of the second class
+        if len(weight) == 1 and len(self.values) == 2:  # one row: the log-odds of the second class
             weight, bias = np.vstack([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-        if len(weight) != len(self.values):  # such as a row for every pair of classes
+        if len(weight) != len(self.values):  # for example a row for every pair of classes
             return None, None, f"{none}: it has {len(weight)} rows for {len(self.values)} classes"
         return weight, np.array(bias), ""
 
@@ -190,7 +193,7 @@ class Estimator:
 
 
 def dense(rows: Any) -> NDArray[Any]:
-    """A sparse matrix, a data frame or an array as an array of floats."""
+    """Return a sparse matrix, data frame or array as an array of floats."""
     if hasattr(rows, "toarray"):
         rows = rows.toarray()
     array = np.asarray(rows)
@@ -206,7 +209,7 @@ def dense(rows: Any) -> NDArray[Any]:
 
 
 def value_name(value: Any) -> str:
-    """The name of a class by its value; a whole number has one name, however it is stored.
+    """Return the name of a class by its value; a whole number has the same name in any type.
 
     Example:
         >>> value_name(1), value_name(1.0), value_name("spam"), value_name(True)
@@ -218,7 +221,7 @@ def value_name(value: Any) -> str:
 
 
 def _unwrapped(model: Any) -> tuple[list[Any], Any]:
-    """Steps before the classifier, and the classifier itself."""
+    """Return the steps before the classifier, and the classifier itself."""
     steps: list[Any] = []
     while True:
         if hasattr(model, "param_grid") or hasattr(model, "best_estimator_"):

@@ -1,4 +1,4 @@
-"""A graph network with torch-geometric: convolutions, each with pooling by self-attention."""
+"""A graph network with torch-geometric: convolutions, each followed by self-attention pooling."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hardsight._checks import require
 class SAGPoolNet(nn.Module):
     """Three rounds of convolution and self-attention pooling, whose readouts are added up.
 
-    Each round passes features along edges (GCN), keeps the half of the nodes that score highest,
-    and reads them out as their largest and their mean features. The network of SAGPool's
-    hierarchical form, as Encouraging Loss trains it on PROTEINS and NCI1.
+    Each round passes features along edges (GCN), keeps the higher-scoring half of the nodes, and
+    reads out the largest and the mean features. This is the hierarchical form of SAGPool, which
+    Encouraging Loss trains on PROTEINS and NCI1.
 
     Args:
-        features: of a node.
-        num_classes: of the graphs.
-        width: features of a hidden node.
+        features: number of features of a node.
+        num_classes: number of classes of graphs.
+        width: number of features of a hidden node.
         ratio: share of the nodes that a round keeps.
-        dropout: before the last hidden layer.
+        dropout: dropout before the last hidden layer.
 
     Raises:
         MissingExtraError: torch-geometric is not installed.
@@ -62,7 +62,7 @@ class SAGPoolNet(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        """Logits ``[B, C]`` of graphs as :func:`hardsight.data.graphs.joined` gives them."""
+        """Return logits ``[B, C]`` of graphs as :func:`hardsight.data.graphs.joined` joins them."""
         graphs = int(batch[-1]) + 1
         total = torch.zeros((), device=x.device)
         for convolution, pool in zip(self.convolutions, self.pools, strict=True):

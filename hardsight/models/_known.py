@@ -22,11 +22,11 @@ from hardsight.preprocessing import Preprocessing
 from hardsight.run_folder import replacing, write_json
 
 _FILE, WEIGHTS = "model.json", "model.safetensors"
-_FORMAT = 1  # of model.json
-_DIGEST = "weights_digest"  # a key of model.json, which earlier versions did not write
+_FORMAT = 1  # format of model.json
+_DIGEST = "weights_digest"  # a key of model.json that earlier versions did not write
 _FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 _DEFAULT_CROP = 0.875  # timm's own default
-_WRAPPERS = ("module", "_orig_mod")  # names by which DataParallel and torch.compile hold a model
+_WRAPPERS = ("module", "_orig_mod")  # where DataParallel and torch.compile keep the model
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class ClassNames:
     """Names of a model's outputs.
 
     Attributes:
-        names: position = output; empty if nothing names them.
+        names: names by output; empty if nothing names the outputs.
         origin: where they are stated, in words.
         others: further lists of names in the same order, such as WordNet ids.
-        possible: names that the model itself does not state: those of a part of it, which count if
-            there are as many as outputs, or guesses, see :attr:`is_guess`.
-        is_guess: whether they are guessed from the number of outputs, so that they count only if
-            they match those of the data.
+        possible: names that the model itself does not state. Those of a part of the model count if
+            there are as many as outputs; for guesses see :attr:`is_guess`.
+        is_guess: whether the names are guessed from the number of outputs, so that they only count
+            if they match the names in the data.
     """
 
     names: tuple[str, ...] = ()
@@ -51,17 +51,17 @@ class ClassNames:
 
 
 def own_classes(model: nn.Module, kind: str = "") -> ClassNames:
-    """The class names that a module states.
+    """Return the class names that a module states.
 
     They are looked up in this order: ``classes`` or ``class_names``, a list of names or a mapping
-    by their numbers; ``class_to_idx``; ``id2label``, also of ``config``, as in transformers;
-    ``pretrained_cfg["label_names"]``, as in timm. If the module itself states none, a part of it
-    may, such as a model of transformers in a wrapper that returns only its logits. And a model of
-    timm or torchvision may be trained on ImageNet.
+    from numbers; ``class_to_idx``; ``id2label``, also of ``config``, as in transformers; and
+    ``pretrained_cfg["label_names"]``, as in timm. If the module itself states none, one of its
+    parts may, such as a transformers model in a wrapper that only returns its logits. And a model
+    of timm or torchvision may be trained on ImageNet.
 
     Args:
-        model: any module, also inside DataParallel or torch.compile.
-        kind: its name in messages; its class by default.
+        model: any module, which may be inside DataParallel or torch.compile.
+        kind: its name in messages; by default its class.
     """
     kind = kind or type(model).__name__
     inner: nn.Module | None = model
@@ -74,20 +74,21 @@ def own_classes(model: nn.Module, kind: str = "") -> ClassNames:
 
 
 def _inside(wrapper: nn.Module) -> nn.Module | None:
-    """The module inside DataParallel or a compiled module."""
+    """Return the module inside DataParallel or a compiled module."""
     children = dict(wrapper.named_children())
     return next((children[name] for name in _WRAPPERS if set(children) == {name}), None)
 
 
 def _of_parts(model: nn.Module, kind: str) -> list[ClassNames]:
-    """The names that parts of a model state, if all of them agree."""
+    """Return the names that parts of a model state, if all of these parts agree."""
     stated = [_stated(part, f"{type(part).__name__} in {kind}") for part in model.modules()]
     named = [names for names in stated if names.names]
     return named[:1] if len({names.names for names in named}) == 1 else []
 
 
 def _of_imagenet(model: nn.Module) -> Iterator[ClassNames]:
-    """Names of the ImageNet classes, if a part of a model is of a package that trains on them."""
+    """Yield the ImageNet names if a part of a model is from a package that trains on ImageNet."""
+    # only packages that are loaded already: a model that comes from one has loaded it
     timm, meta = sys.modules.get("timm"), sys.modules.get("torchvision.models._meta")
     for part in model.modules():
         if timm is not None and isinstance(getattr(part, "pretrained_cfg", None), Mapping):
@@ -102,7 +103,7 @@ def _of_imagenet(model: nn.Module) -> Iterator[ClassNames]:
 
 
 def imagenet_of_timm(timm: Any, model: nn.Module) -> ClassNames:
-    """Names of the ImageNet variant with as many classes as the model has outputs, if any."""
+    """Return the names of the ImageNet variant that has as many classes as the model's outputs."""
     subset = timm.data.infer_imagenet_subset(model)
     if subset is None:
         return ClassNames()
@@ -132,16 +133,16 @@ def _stated(model: Any, kind: str) -> ClassNames:
 
 
 def named(names: Sequence[Any], origin: str) -> ClassNames:
-    """Names with their origin; none if they are placeholders such as ``LABEL_0``.
+    """Return names with their origin, or none if they are placeholders such as ``LABEL_0``.
 
-    Numbers are kept, since they are the names of digits.
+    Numbers are kept, because they are the names of digits.
     """
     texts = tuple(str(name) for name in names)
     return ClassNames() if are_placeholders(texts) else ClassNames(texts, origin)
 
 
 def are_placeholders(names: Sequence[str]) -> bool:
-    """Whether names contain nothing but their position.
+    """Return whether names contain nothing but their position.
 
     Example:
         >>> are_placeholders(["LABEL_0", "LABEL_1"]), are_placeholders(["cat", "LABEL_1"])
@@ -155,7 +156,7 @@ def are_placeholders(names: Sequence[str]) -> bool:
 
 
 def _listed(value: Any) -> list[str] | None:
-    """Names in their order from a list, an array of text or a mapping by their numbers."""
+    """Return names in order, from a list, an array of text or a mapping from numbers."""
     if isinstance(value, Mapping):
         return _in_order(value, len(value))
     if isinstance(value, np.ndarray) and value.ndim == 1:
@@ -165,7 +166,7 @@ def _listed(value: Any) -> list[str] | None:
 
 
 def _in_order(labels: Mapping[Any, Any], count: int) -> list[str] | None:
-    """Names by their number; ``None`` if the numbers are not 0, 1, 2, ... or there are none."""
+    """Return names by number, or ``None`` if the numbers are not 0, 1, 2, ... or there are none."""
     try:
         by_number = {int(key): str(value) for key, value in labels.items()}
     except (TypeError, ValueError):
@@ -176,10 +177,10 @@ def _in_order(labels: Mapping[Any, Any], count: int) -> list[str] | None:
 
 
 def own_preprocessing(model: nn.Module) -> Preprocessing | None:
-    """The preprocessing that a module states, if it states any.
+    """Return the preprocessing that a module states, or ``None``.
 
     It is looked up in this order: ``preprocessing``, a :class:`Preprocessing` or a mapping of its
-    fields; ``pretrained_cfg`` or ``default_cfg``, a mapping with the keys of timm.
+    fields; ``pretrained_cfg`` or ``default_cfg``, a mapping with timm's keys.
 
     Raises:
         ModelError: ``preprocessing`` is something else.
@@ -208,15 +209,15 @@ def _from_fields(stated: Any, kind: str) -> Preprocessing:
 
 
 def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of :class:`Preprocessing` from a file, which has lists instead of tuples."""
+    """Return fields of :class:`Preprocessing` from a file, with tuples instead of lists."""
     return {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
 
 
 def from_timm(config: Mapping[str, Any], *, origin: str) -> Preprocessing:
-    """Preprocessing from timm's data configuration (``input_size``, ``crop_pct``, ...).
+    """Return the preprocessing of timm's data configuration (``input_size``, ``crop_pct``, ...).
 
     Raises:
-        ModelError: a way of cropping that is not supported here.
+        ModelError: the way of cropping is not supported here.
     """
     channels, height, width = config["input_size"]
     if config.get("crop_mode") not in (None, "center", "squash"):
@@ -238,7 +239,7 @@ def from_timm(config: Mapping[str, Any], *, origin: str) -> Preprocessing:
 
 
 def from_torchvision(preset: Any, *, origin: str) -> Preprocessing:
-    """Preprocessing from the classification preset that torchvision's weights carry."""
+    """Return the preprocessing of the classification preset that comes with torchvision weights."""
     crop, resize = preset.crop_size[0], preset.resize_size[0]
     return Preprocessing(
         size=(crop, crop),
@@ -252,7 +253,7 @@ def from_torchvision(preset: Any, *, origin: str) -> Preprocessing:
 
 
 def _known_filter(name: Any) -> str:
-    """The name of a resampling filter; ``bilinear`` for ``random`` and for those we do not have."""
+    """Return the name of a resampling filter; ``bilinear`` for ``random`` and filters we lack."""
     return name if name in _FILTERS else "bilinear"
 
 
@@ -261,10 +262,10 @@ class StoredModel:
     """What the folder of a trained model says.
 
     Attributes:
-        spec: how the model was named.
-        options: given to its factory, ``num_classes`` included if it took it.
-        preprocessing: done to images in training; to be done in scoring.
-        classes: names, position = label.
+        spec: how the user named the model.
+        options: options of its factory, including ``num_classes`` if the factory takes it.
+        preprocessing: preprocessing of images in training, which scoring has to repeat.
+        classes: class names; the position of a name is its label.
     """
 
     spec: str
@@ -275,8 +276,8 @@ class StoredModel:
     def write(self, folder: Path, state: dict[str, Tensor]) -> None:
         """Write ``model.safetensors`` and ``model.json``, each renamed into place.
 
-        ``model.json`` holds the digest of the weights, so that weights which were changed later
-        are not taken for the trained ones.
+        ``model.json`` contains the digest of the weights, so that weights that were changed later
+        are not mistaken for the trained ones.
         """
         with replacing(folder / WEIGHTS) as partial:
             save_file(state, partial)
@@ -289,13 +290,13 @@ class StoredModel:
 
 
 def _from_anywhere(spec: str) -> str:
-    """``hf:FOLDER`` with an absolute path for a local folder, valid from any working directory."""
+    """Return ``hf:FOLDER`` with an absolute path, so that it is valid in any working directory."""
     kind, _, name = spec.partition(":")
     return f"hf:{Path(name).resolve()}" if kind == "hf" and Path(name).is_dir() else spec
 
 
 def is_stored_model(name: str) -> bool:
-    """Whether a name is the folder of a trained model."""
+    """Return whether a name is the folder of a trained model."""
     return (Path(name) / _FILE).is_file()
 
 
@@ -304,8 +305,8 @@ class Described:
     """A stored model and the file that describes it.
 
     Attributes:
-        file: ``model.json``.
-        model: that it describes.
+        file: the ``model.json``.
+        model: the model that the file describes.
         digest: sha256 of the ``model.safetensors`` beside it; ``None`` if it was not recorded.
     """
 
@@ -314,7 +315,7 @@ class Described:
     digest: str | None = None
 
     def digest_of(self, weights: str | os.PathLike[str]) -> str | None:
-        """The recorded sha256 of a file of weights; ``None`` if there is none.
+        """Return the recorded sha256 of a weights file, or ``None`` if there is none.
 
         Digests of single epochs and rounds are not recorded.
         """
@@ -326,12 +327,12 @@ def stored_model(folder: Path, *, trusted: Sequence[str]) -> Described:
     """Read what :meth:`StoredModel.write` wrote.
 
     Args:
-        folder: holds ``model.json``.
-        trusted: names and prefixes that may be built without asking the user, since a file must
-            not be able to make us run its own code.
+        folder: the folder that holds ``model.json``.
+        trusted: names and prefixes that may be built without asking the user. Otherwise a
+            downloaded file could make us run its own code.
 
     Raises:
-        ModelError: it is damaged, or names code outside of ``trusted``.
+        ModelError: the file is damaged, or names code outside of ``trusted``.
     """
     described = _description(folder / _FILE)
     spec = described.model.spec
@@ -345,27 +346,27 @@ def stored_model(folder: Path, *, trusted: Sequence[str]) -> Described:
 
 
 def load_stored(model: nn.Module, folder: Path) -> None:
-    """Load the weights that :meth:`StoredModel.write` wrote, if they are still the same.
+    """Load the weights that :meth:`StoredModel.write` wrote, if they have not changed.
 
     Raises:
-        MissingDataError: there is no file of weights.
-        ModelError: they were changed since, do not fit ``model``, or the folder is damaged.
+        MissingDataError: there is no weights file.
+        ModelError: the weights were changed, do not fit ``model``, or the folder is damaged.
     """
     described = _description(folder / _FILE)
     load_weights(model, folder / WEIGHTS, digest=described.digest_of(folder / WEIGHTS))
 
 
 def described_weights(weights: str | os.PathLike[str]) -> Described | None:
-    """The description in ``model.json`` of a file of weights, if there is one beside it.
+    """Return the description in the ``model.json`` that belongs to a weights file, or ``None``.
 
-    The weights of single epochs and rounds are in a folder below that of their run.
+    Weights of single epochs and rounds are in a folder below the folder of their run.
 
     Raises:
-        ModelError: it is damaged.
+        ModelError: the description is damaged.
     """
     path = Path(weights)
     own = path.parent if path.name == WEIGHTS else None
-    # resolved, since a link or a relative name does not show the folders above
+    # resolved, because a link or a relative name does not show the folders above it
     above = path.resolve().parent
     is_epoch = path.suffix in (".safetensors", ".ckpt")
     if re.fullmatch(r"checkpoints|round-\d+", above.name) and is_epoch:
@@ -376,7 +377,7 @@ def described_weights(weights: str | os.PathLike[str]) -> Described | None:
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether a file called ``model.json`` is one of ours; a damaged one may be."""
+    """Return whether a file called ``model.json`` is ours; a damaged file may be."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -387,10 +388,10 @@ def _is_ours(file: Path) -> bool:
 def description_of(
     model: str | nn.Module, weights: str | os.PathLike[str] | None
 ) -> StoredModel | None:
-    """The description that ``hardsight train`` wrote: in a model's folder, or beside its weights.
+    """Return the description that ``hardsight train`` wrote in a model's folder or for its weights.
 
     Raises:
-        ModelError: it is damaged.
+        ModelError: the description is damaged.
     """
     if isinstance(model, str) and is_stored_model(model):
         return _description(Path(model) / _FILE).model
@@ -404,16 +405,16 @@ def check_agrees(
     options: Mapping[str, Any],
     num_classes: int | None,
 ) -> None:
-    """Raise if a user names another model than the weights belong to.
+    """Raise if a user names another model than the one that the weights belong to.
 
     Args:
-        described: the weights' own description.
+        described: the description of the weights.
         spec: the model that the user names or passes.
-        options: for its factory.
-        num_classes: for its factory.
+        options: options for its factory.
+        num_classes: number of classes for its factory.
 
     Raises:
-        ModelError: another network, another option, or another number of classes.
+        ModelError: the network, an option or the number of classes differs.
     """
     stored, step = described.model, f"name the folder itself: --model {described.file.parent}"
     if not _is_same_network(spec, stored.spec):
@@ -431,16 +432,16 @@ def check_agrees(
 
 
 def _is_same_network(spec: str | nn.Module, stored: str) -> bool:
-    """Whether two names may be of the same code; a file may have been moved."""
+    """Return whether two names may mean the same code; a file may have been moved."""
     if isinstance(spec, nn.Module):
         kind = MODELS[stored].__name__ if stored in MODELS else stored
         return ":" in kind or kind == type(spec).__name__
     code, trained = _named_code(_from_anywhere(spec)), _named_code(stored)
-    return code == trained or ":" not in trained  # a class that was passed as a module
+    return code == trained or ":" not in trained  # without ":", a module was passed as an object
 
 
 def _named_code(spec: str) -> str:
-    """A name without what differs between two ways to write it."""
+    """Return a name without the parts that differ between two ways to write it."""
     if spec in MODELS:
         return f"hardsight.models:{MODELS[spec].__name__}"
     place, _, factory = spec.rpartition(":")

@@ -1,4 +1,4 @@
-"""Load a model by name: our own, from a package, a file, timm, torchvision or Hugging Face."""
+"""Load models by name: our own, from Python code, timm, torchvision or Hugging Face."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ _FORMS = (
     f"the folder of a trained model, or one of {', '.join(MODELS)}"
 )
 _PACKAGES = ("timm", "torchvision", "hf")
-# prefixes of ``weights_origin`` if no weights were loaded
+# how ``weights_origin`` begins if no weights were loaded
 _RANDOM, _AS_MADE = "random initialisation", "as made by"
-# a model file may call sys.exit(), which would end our command, with 0 even as a success
+# A model file may call sys.exit(), which would end our command, and even report success.
 _FAILURES = (Exception, SystemExit)
 _log = logging.getLogger("hardsight")
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model ready to be run, with what is known about it.
+    """A model that is ready to run, with what is known about it.
 
     Attributes:
-        model: in eval mode.
-        spec: its name as the user gave it; for a module that was passed as an object, its class.
-        preprocessing: how it wants images prepared; ``None`` if nothing says so.
+        model: the model in eval mode.
+        spec: its name as the user gave it; the class name of a module that was passed as an object.
+        preprocessing: how it expects images to be prepared; ``None`` if nothing says so.
         weights_digest: sha256 of the weights file; ``None`` if there was none.
         weights_origin: where the weights come from, in words for the metadata.
         options: keywords that its factory was called with.
         network: its name in the folder of a trained model; empty if there is no folder.
         class_names: names of its outputs, if it states them.
-        processor: the image processor of transformers that ``preprocessing`` was read from, if it
+        processor: the image processor of transformers from which ``preprocessing`` was read, if it
             could be built.
-        tokenizer: that of a text model of transformers.
+        tokenizer: tokenizer of a text model of transformers.
     """
 
     model: nn.Module
@@ -87,12 +87,12 @@ class LoadedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the outputs, position = output; empty if the model does not state them."""
+        """Names of the outputs, by position; empty if the model does not state them."""
         return self.class_names.names
 
     @property
     def built_as(self) -> str:
-        """The name of the network itself, also if it came from the folder of a trained model."""
+        """Name of the network itself, even if it came from the folder of a trained model."""
         return self.network or self.spec
 
     @property
@@ -102,7 +102,7 @@ class LoadedModel:
 
 
 def is_as_made(origin: str) -> bool:
-    """Whether a ``weights_origin`` says that no weights were loaded into a model.
+    """Return whether a ``weights_origin`` says that no weights were loaded into a model.
 
     A factory may have loaded weights itself, which cannot be seen from outside.
 
@@ -135,28 +135,28 @@ def load_model(
             ``file.py:factory``, ``timm:NAME``, ``torchvision:NAME``, ``hf:NAME``, the folder of a
             model that ``hardsight train`` wrote, or a module, which is used as it is. A factory
             is a class or a function. Options may follow: ``amc13:width=0.5,channels=1``. Python
-            code named here is run, so name only code you trust.
+            code that is named here is run, so only name code you trust.
         weights: a safetensors or torch file of tensors. If ``hardsight train`` wrote it, its
-            ``model.json`` is read as well: options, preprocessing and class names are those of the
-            training. For timm and torchvision also ``"pretrained"``, the package's own weights,
-            downloaded if they are not cached; for torchvision the name of a set of weights,
-            such as ``"IMAGENET1K_V2"``.
-        num_classes: passed to the factory if it takes it.
-        options: passed to the factory, on top of those in ``spec``.
-        if_taken: like ``options``, but only if the factory has such an option and it is not set.
-        preprocessing: of images, instead of what the model or its package states.
-        trust_remote_code: run Python files that an ``hf:`` model brings. They can do anything that
-            you can do.
-        task: use of an ``hf:`` model: to ``"classify"``, or to ``"predict"`` tokens.
+            ``model.json`` is read as well, and options, preprocessing and class names are those of
+            the training. For timm and torchvision, ``"pretrained"`` stands for the package's own
+            weights, which are downloaded if they are not cached. For torchvision, it may also be
+            the name of a set of weights, such as ``"IMAGENET1K_V2"``.
+        num_classes: passed to the factory if it has such a parameter.
+        options: passed to the factory, in addition to the options in ``spec``.
+        if_taken: like ``options``, but only used if the factory has such an option and it is unset.
+        preprocessing: preprocessing of images, instead of what the model or its package states.
+        trust_remote_code: whether to run Python files that an ``hf:`` model brings. They can do
+            anything that you can do.
+        task: what an ``hf:`` model is used for: to ``"classify"``, or to ``"predict"`` tokens.
 
     Returns:
         the model in eval mode, with its preprocessing and class names if it or its package
         states them.
 
     Raises:
-        ModelError: the model cannot be built, the weights do not fit it or are of another model,
-            its preprocessing cannot be followed, or it brings code that is not trusted.
-        MissingDataError: a file that was named does not exist.
+        ModelError: the model cannot be built, the weights do not fit or belong to another model,
+            its preprocessing is not supported, or it brings code that is not trusted.
+        MissingDataError: a named file does not exist.
         MissingExtraError: timm, torchvision or transformers is not installed.
         UnsafeFileError: the weights file would have to run code.
 
@@ -190,7 +190,7 @@ def load_model(
 
 
 def _refuse_pickle(spec: str) -> None:
-    """Raise if a model is named by a file that runs code when loaded, such as a pickle."""
+    """Raise if a model is named by a file that runs code when it is loaded, such as a pickle."""
     if spec.lower().endswith((".pkl", ".pickle", ".joblib", ".skops")):
         raise ModelError(
             f"{spec} is not loaded: a pickled model runs code when it is loaded, so it can be "
@@ -213,13 +213,13 @@ class _Wanted:
 
 
 def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> LoadedModel:
-    """Build the model, with the weights that it is built with."""
+    """Build the model, with the weights that come with it."""
     options, num_classes, how = wanted.options, wanted.num_classes, wanted.preprocessing
     if isinstance(spec, nn.Module):
         if options:
             raise ModelError(f"a {type(spec).__name__} is built already; leave its options out")
         return _as_stated(spec, type(spec).__name__, "as passed", {}, how)
-    # a path may contain colons, so a file's factory is behind the last
+    # a path may contain colons, so a file's factory follows the last one
     kind, _, name = spec.rpartition(":") if ".py:" in spec else spec.partition(":")
     if spec in MODELS:
         kind, name = "hardsight.models", MODELS[spec].__name__
@@ -272,7 +272,7 @@ def _as_stated(
     options: dict[str, Any],
     preprocessing: Preprocessing | None,
 ) -> LoadedModel:
-    """A module with what it states about itself."""
+    """Return a module together with what it states about itself."""
     how = preprocessing or own_preprocessing(model)
     return LoadedModel(model, spec, how, None, origin, options, class_names=own_classes(model))
 
@@ -289,7 +289,7 @@ def _with_weights(
 def _as_described(
     spec: str | nn.Module, file: str | os.PathLike[str], described: Described, wanted: _Wanted
 ) -> LoadedModel:
-    """A model with weights that ``hardsight train`` wrote, as they were trained."""
+    """Return a model with weights that ``hardsight train`` wrote, built as it was trained."""
     stored = described.model
     options = {} if isinstance(spec, nn.Module) else {**stored.options, **wanted.options}
     how = wanted.preprocessing or stored.preprocessing
@@ -308,7 +308,8 @@ def _as_described(
 def _from_folder(
     folder: Path, weights: str | os.PathLike[str] | None, wanted: _Wanted
 ) -> LoadedModel:
-    """A model that ``hardsight train`` wrote, with the preprocessing it was trained with."""
+    """Return a model that ``hardsight train`` wrote, with the preprocessing of its training."""
+    # a downloaded folder must not be able to run its own code, so only these may be built unasked
     described = stored_model(folder, trusted=(*MODELS, *_PACKAGES))
     stored = described.model
     check_agrees(described, stored.spec, wanted.options, None)
@@ -337,7 +338,7 @@ def _from_folder(
 
 
 def _split_options(spec: str) -> tuple[str, dict[str, Any]]:
-    """``NAME:key=value,key=value`` as the name and the options."""
+    """Split ``NAME:key=value,key=value`` into the name and the options."""
     name, colon, text = spec.rpartition(":")
     if not colon or "=" not in text:
         return spec, {}
@@ -346,7 +347,7 @@ def _split_options(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def _package_weights(spec: str | nn.Module, weights: str | os.PathLike[str] | None) -> str | None:
-    """The name of a package's own weights; ``None`` if ``weights`` is a file."""
+    """Return the name of a package's own weights, or ``None`` if ``weights`` is a file."""
     if not isinstance(spec, str) or not isinstance(weights, str):
         return None
     if spec.startswith("torchvision:") and not Path(weights).exists():
@@ -357,14 +358,14 @@ def _package_weights(spec: str | nn.Module, weights: str | os.PathLike[str] | No
 def _from_factory(
     place: str, name: str, *, options: Mapping[str, Any], if_taken: Mapping[str, Any]
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Call the factory ``name`` of a module or ``.py`` file; returns its result and its keywords.
+    """Call the factory ``name`` of a module or ``.py`` file; return the model and its keywords.
 
-    The file's folder (for a module: the working directory) is importable only while the file is
+    The file's folder (for a module, the working directory) is only importable while the file is
     imported and the factory runs.
 
     Raises:
         MissingDataError: there is no such file.
-        ModelError: the import fails, there is no such factory, or it does not make a model.
+        ModelError: the import fails, there is no such factory, or it does not return a model.
     """
     file = Path(place) if place.endswith(".py") else None
     folder = file.resolve().parent if file else Path.cwd()
@@ -395,10 +396,10 @@ def _imported_module(place: str) -> ModuleType:
 
 
 class _AsWritten(importlib.machinery.SourceFileLoader):
-    """Compiles a file from its current content.
+    """Loader that compiles a file from its current content.
 
-    Python checks its cached bytecode by the time in seconds and the length of the source, so it
-    would miss a layer that was just replaced by another with an equally long name.
+    Python judges cached bytecode by the source's time in seconds and its length, so it would miss
+    that a layer was just replaced by another one with an equally long name.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -410,14 +411,14 @@ class _AsWritten(importlib.machinery.SourceFileLoader):
 def _imported_file(file: Path) -> ModuleType:
     if not file.is_file():
         raise MissingDataError(f"no Python file at {file}; expected path/to/file.py:factory")
-    # a module name per path, so that two files called model.py do not collide
+    # the module's name depends on the path, so that two files called model.py do not collide
     digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
     name = f"hardsight_user_{digest}_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file, loader=_AsWritten(name, str(file)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up
+    sys.modules[name] = module  # dataclasses and pickle look up their module here
     try:
         spec.loader.exec_module(module)
     except _FAILURES as err:
@@ -438,7 +439,7 @@ def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
             known = [key for key, value in public.items() if callable(value)]
             raise UnknownModelError(unknown_name(f"factory in {place}", name, known))
         target = getattr(target, part)
-    if isinstance(target, nn.Module):
+    if isinstance(target, nn.Module):  # a model that exists already, such as a global variable
         model = target
         return lambda: model
     if not callable(target):
@@ -453,10 +454,10 @@ def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
 def _keywords(
     factory: Callable[..., Any], spec: str, options: Mapping[str, Any], if_taken: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Keywords for a factory: all options, and those of ``if_taken`` that it has a parameter for.
+    """Return the keywords for a factory: all options, and those of ``if_taken`` it accepts.
 
     Raises:
-        ModelError: it does not take an option; the message suggests the nearest that it takes.
+        ModelError: the factory does not take an option; the message suggests the nearest one.
     """
     try:
         parameters = inspect.signature(factory).parameters
@@ -475,10 +476,10 @@ def _importable(folder: Path, *, forget: bool) -> Iterator[None]:
     """Make modules of ``folder`` importable inside the block.
 
     Args:
-        folder: on the path inside the block only, unless it was there before.
-        forget: whether to drop modules of ``folder`` from ``sys.modules`` afterwards, so that
-            another folder's ``utils`` is not taken for this one's. Code that imported them keeps
-            them alive.
+        folder: only on the import path inside the block, unless it was there before.
+        forget: whether to drop the folder's modules from ``sys.modules`` afterwards, so that one
+            folder's ``utils`` is not mistaken for another's. Code that imported them keeps them
+            alive.
     """
     if str(folder) in sys.path:
         yield

@@ -1,4 +1,4 @@
-"""Build models of timm, torchvision and transformers by name."""
+"""Build models from timm, torchvision and transformers by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PICTURES, _TEXTS = "AutoModelForImageClassification", "AutoModelForSequenceClas
 _CAUSAL, _PAIRS = "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
 _MODEL_CODE = ("AutoConfig", _PICTURES, _TEXTS, _CAUSAL, _PAIRS)
 _PROCESSOR_CODE = ("AutoImageProcessor", "AutoFeatureExtractor")
-# parts of transformers' error messages, in different versions, about a missing processor
+# parts of transformers' messages, across versions, that mean there is no processor
 _NO_PROCESSOR = ("Can't load image processor", "does not appear to have a file named")
 # This class can only be built with torchvision, but its settings describe it completely.
 _DINOV3 = {
@@ -46,11 +46,11 @@ class NamedModel:
     """A model and what its package states about it.
 
     Attributes:
-        model: as built.
-        preprocessing: how it wants images prepared; ``None`` if nothing says so.
+        model: the model as built.
+        preprocessing: how the model expects images to be prepared; ``None`` if nothing says so.
         classes: names of its outputs, if its weights are the package's own.
         processor: the image processor of transformers, if it could be built.
-        tokenizer: of a text model.
+        tokenizer: tokenizer of a text model.
     """
 
     model: nn.Module
@@ -68,7 +68,7 @@ def timm_model(
     options: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> NamedModel:
-    """A timm model with its data configuration."""
+    """Return a timm model with its data configuration."""
     timm = require("timm", extra="models", feature=f"model timm:{name}")
     if not timm.is_model(name):
         raise UnknownModelError(_unknown("timm", name, timm.list_models()))
@@ -86,7 +86,7 @@ def timm_model(
 
 
 def _timm_classes(timm: Any, model: nn.Module, name: str) -> ClassNames:
-    """Names stored with the weights, else those of the ImageNet that they were trained on."""
+    """Return names stored with the weights, else those of the ImageNet they were trained on."""
     own = own_classes(model, f"timm:{name}")
     return own if own.names else imagenet_of_timm(timm, model)
 
@@ -99,12 +99,13 @@ def torchvision_model(
     options: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> NamedModel:
-    """A torchvision classifier with the preset of the chosen, or else the default, weights."""
+    """Return a torchvision classifier with the preset of the chosen or the default weights."""
     models = require("torchvision.models", extra="models", feature=f"model torchvision:{name}")
     known = models.list_models(module=models)
     if name.lower() not in known:
         raise UnknownModelError(_unknown("torchvision", name, known))
     enum = models.get_model_weights(name)
+    # without weights the preprocessing still comes from a preset, that of the default weights
     chosen = enum.DEFAULT
     if pretrained not in (None, "pretrained"):
         if pretrained not in enum.__members__:
@@ -132,7 +133,7 @@ def hugging_face_model(
     if_new: int | None = None,
     task: str = "classify",
 ) -> NamedModel:
-    """A classifier of pictures or texts, or a language model, from the hub or a local folder."""
+    """Return a classifier of pictures or texts, or a language model, from the hub or a folder."""
     stored = HuggingFaceModel(name, trust_remote_code=trust_remote_code)
     if task == "predict":
         language: nn.Module = _built(f"hf:{name}", stored.language_model)
@@ -149,10 +150,10 @@ def hugging_face_model(
 
 
 def stored_tokenizer(name: str, *, trust_remote_code: bool = False) -> Any:
-    """A tokenizer of transformers by its folder or name; ``None`` if there is none.
+    """Return a tokenizer of transformers by its folder or name, or ``None`` if there is none.
 
     Raises:
-        ModelError: it needs code that is not trusted, or cannot be read.
+        ModelError: the tokenizer needs code that is not trusted, or it cannot be read.
     """
     transformers = require("transformers", extra="models", feature="text")
     folder = Path(name).expanduser()
@@ -162,7 +163,7 @@ def stored_tokenizer(name: str, *, trust_remote_code: bool = False) -> Any:
             return None
         if own.is_file() and not trust_remote_code:
             _refuse_tokenizer_code(own)
-    elif folder.exists():  # as a name it would be looked up on the hub
+    elif folder.exists():  # transformers would look up a file's name on the hub
         raise ModelError(
             f"the tokenizer {name} is a file; name the folder that tokenizer.save_pretrained() "
             "wrote"
@@ -194,7 +195,7 @@ def _refuse_tokenizer_code(file: Path) -> None:
 
 
 def _unknown(package: str, name: str, known: list[str]) -> str:
-    """Message for a model that does not exist; the full list would fill a screen."""
+    """Return the message for an unknown model; listing all names would fill a screen."""
     nearest = difflib.get_close_matches(name, known, n=3)
     hint = f" Did you mean {', '.join(nearest)}?" if nearest else ""
     return f"unknown {package} model {name!r}.{hint} All names: {package}'s list_models()"
@@ -203,7 +204,8 @@ def _unknown(package: str, name: str, known: list[str]) -> str:
 def _built(spec: str, build: Callable[[], Any]) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of the package, about its own defaults
+            # packages warn about defaults of their own, which a user cannot change
+            warnings.simplefilter("ignore", FutureWarning)
             return build()
     except HardsightError:
         raise
@@ -218,11 +220,11 @@ class HuggingFaceModel:
     """A model by its name or folder, with its tokenizer and image processor.
 
     Args:
-        name: on the hub, or a folder from ``save_pretrained``.
-        trust_remote_code: run Python files that come with the model.
+        name: name on the hub, or a folder that ``save_pretrained`` wrote.
+        trust_remote_code: whether to run Python files that come with the model.
 
     Raises:
-        ModelError: there is no such folder, or the model brings code that is not trusted.
+        ModelError: the folder does not exist, or the model brings code that is not trusted.
     """
 
     def __init__(self, name: str, *, trust_remote_code: bool) -> None:
@@ -234,20 +236,21 @@ class HuggingFaceModel:
         self._refuse_code(self._settings, _MODEL_CODE)
 
     def built(self, num_classes: int | None, if_new: int | None = None) -> nn.Module:
-        """The model with its stored weights.
+        """Build the model with its stored weights.
 
         Args:
-            num_classes: that it must have; a language model gets a new head with as many.
+            num_classes: number of classes that the model must have; a language model gets a new
+                head of this size.
             if_new: number of classes for a new head, if ``num_classes`` is not set.
 
         Raises:
-            ModelError: it cannot be built, or has another number of classes.
+            ModelError: the model cannot be built, or has another number of classes.
         """
         auto = getattr(self._transformers, _TEXTS if self.takes_texts else _PICTURES)
         given, wanted = dict[str, int](), num_classes or if_new
         if self.takes_texts and wanted is not None and not self._has_classes:
-            given["num_labels"] = wanted  # a language model gets a new, untrained head
-        # passed even if False: if it is not set, transformers asks on standard input
+            given["num_labels"] = wanted  # adds a new, untrained head to a language model
+        # passed even if False, because otherwise transformers asks on standard input
         model: nn.Module = auto.from_pretrained(self.name, trust_remote_code=self._trusts, **given)
         labels: int = model.config.num_labels  # type: ignore[union-attr,assignment]
         if num_classes is not None and num_classes != labels:
@@ -258,16 +261,17 @@ class HuggingFaceModel:
         return model
 
     def language_model(self) -> nn.Module:
-        """The model with the layer that predicts tokens.
+        """Build the model with the layer that predicts tokens.
 
         Raises:
-            ModelError: it was saved without one.
+            ModelError: the model was saved without this layer.
         """
         names = self._transformers.models.auto.modeling_auto
         causal = names.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         pairs = names.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
         saved = str((self._settings.get("architectures") or [""])[0])
         own = self._trusts and isinstance(self._settings.get("auto_map"), Mapping)
+        # transformers would add an untrained layer to other models, with only a warning
         if saved not in {*causal, *pairs} and not own:
             raise ModelError(
                 f"hf:{self.name} was saved as {saved or 'nothing by name'}, which does not predict "
@@ -281,7 +285,7 @@ class HuggingFaceModel:
 
     @property
     def takes_texts(self) -> bool:
-        """Whether it is a text model: by the class it was saved as, else by those it can be."""
+        """Whether it is a text model: by its saved class, or else by the classes of its type."""
         saved = str((self._settings.get("architectures") or [""])[0])
         if saved.endswith(("ForSequenceClassification", "ForImageClassification")):
             return saved.endswith("ForSequenceClassification")
@@ -296,15 +300,15 @@ class HuggingFaceModel:
         return saved.endswith("Classification")
 
     def tokenizer(self) -> Any:
-        """The tokenizer beside the model; ``None`` if there is none.
+        """Return the tokenizer stored with the model, or ``None`` if there is none.
 
         Raises:
-            ModelError: it brings code that is not trusted.
+            ModelError: the tokenizer brings code that is not trusted.
         """
         return stored_tokenizer(self.name, trust_remote_code=self._trusts)
 
     def preprocessing(self, model: nn.Module) -> tuple[Preprocessing | None, Any]:
-        """The preprocessing of the model's image processor, and the processor if it can be built.
+        """Return the preprocessing of the image processor, and the processor if it can be built.
 
         Raises:
             ModelError: it cannot be read, or does something that is not supported here.
@@ -338,7 +342,7 @@ class HuggingFaceModel:
     def _model_settings(self) -> Mapping[str, Any]:
         try:
             settings, _ = self._transformers.PretrainedConfig.get_config_dict(self.name)
-        except (OSError, ValueError):  # building the model will raise a better error
+        except (OSError, ValueError):  # building the model raises a clearer error
             return {}
         return dict(settings)
 
@@ -361,7 +365,7 @@ class HuggingFaceModel:
         return stored
 
     def _has_no_processor(self, said: str) -> bool:
-        """Whether there is no file at all, rather than an unreadable file."""
+        """Return whether there is no processor file at all, as opposed to an unreadable one."""
         own, joint = (
             Path(self.name) / f"{kind}_config.json" for kind in ("preprocessor", "processor")
         )
@@ -370,7 +374,7 @@ class HuggingFaceModel:
         return not own.exists() and any(words in said for words in _NO_PROCESSOR)
 
     def _refuse_code(self, settings: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-        """Raise if building would run Python files of the model's own."""
+        """Raise if building the model would run Python files that come with it."""
         own = settings.get("auto_map")
         if self._trusts or not isinstance(own, Mapping):
             return
@@ -383,28 +387,29 @@ class HuggingFaceModel:
             )
 
     def _kind(self, stored: Mapping[str, Any], model_type: str) -> str:
-        """The class name of a processor without its backend; empty if it is unknown."""
+        """Return the class name of a processor without its backend; empty if it is unknown."""
         name = str(stored.get("image_processor_type") or stored.get("feature_extractor_type") or "")
-        if not name:  # as transformers itself does: by the type of the model
+        if not name:  # transformers then goes by the type of the model, too
             auto = self._transformers.models.auto.image_processing_auto
             name = _first_name(auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(model_type))
         name = name.replace("FeatureExtractor", "ImageProcessor")
         kind = name.removesuffix("Fast").removesuffix("Pil")
-        # a file must not be able to name any other attribute of transformers
+        # the name comes from a file, which must not reach any other attribute of transformers
         return kind if kind.isidentifier() and kind.endswith("ImageProcessor") else ""
 
     def _processor(self, kind: str, stored: Mapping[str, Any]) -> tuple[Any, str]:
-        """The processor, or why it cannot be built."""
+        """Return the processor, or the reason why it cannot be built."""
         if self._trusts and stored.get("auto_map"):
             auto = self._transformers.AutoImageProcessor
             return auto.from_pretrained(self.name, trust_remote_code=True), ""
         why = "nothing names its class" if not kind else f"transformers has no {kind}"
+        # the variant that uses Pillow comes first, because we resize with Pillow as well
         for name in (f"{kind}Pil", kind, f"{kind}Fast") if kind else ():
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # about keys that the class ignores
+                    warnings.simplefilter("ignore")  # transformers warns about keys it ignores
                     return getattr(self._transformers, name).from_dict(dict(stored)), ""
-            except AttributeError:  # no such class in this version
+            except AttributeError:  # this version of transformers has no such class
                 continue
             except Exception as err:  # each class has its own requirements and errors
                 why = f"{type(err).__name__}: {_first_line(err)}"
@@ -412,7 +417,10 @@ class HuggingFaceModel:
 
 
 def _first_name(known: Any) -> str:
-    """A class in transformers' list: a name, a pair with ``None`` in it, or a name per backend."""
+    """Return a class name from transformers' list.
+
+    An entry is a name, a pair that may contain ``None``, or a mapping with a name per backend.
+    """
     if isinstance(known, str):
         return known
     names = known.values() if isinstance(known, Mapping) else known or ()
@@ -420,13 +428,14 @@ def _first_name(known: Any) -> str:
 
 
 def _settings(processor: Any) -> dict[str, Any]:
-    """The settings that a processor's class knows, with their values; others have no effect."""
+    """Return the settings that a processor's class knows; any others have no effect."""
     every: dict[str, Any] = processor.to_dict()
     known = set(_declared(type(processor)))
     return {key: value for key, value in every.items() if key in known}
 
 
 def _declared(kind: type) -> Iterator[str]:
+    # classes declare their settings as typed keywords or as parameters of __init__
     stated = getattr(kind, "valid_kwargs", None)
     if stated is not None:
         for part in (stated, *getattr(stated, "__orig_bases__", ())):
@@ -437,7 +446,7 @@ def _declared(kind: type) -> Iterator[str]:
 
 
 def _given(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored settings in the form of a processor: sizes as mappings, without unset values."""
+    """Return stored settings the way a processor has them: sizes as mappings, nothing unset."""
     kept = {key: value for key, value in stored.items() if value is not None}
     for key in ("size", "crop_size"):
         if isinstance(kept.get(key), int):
@@ -450,6 +459,6 @@ def _first_line(err: BaseException) -> str:
 
 
 def local_weights(name: str) -> Path | None:
-    """The weights file of a Hugging Face model in a local folder, if it is a single one."""
+    """Return the weights file of a Hugging Face model in a local folder, if it is a single file."""
     file = Path(name) / "model.safetensors"
     return file if file.is_file() else None

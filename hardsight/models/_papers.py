@@ -17,14 +17,14 @@ class CNN10(Classifier):
     """Ten convolutions and a hidden layer of 512; 12,587,463 parameters at 7 classes, 144x144.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
-        image_size: height and width of the input; the hidden layer's inputs depend on it.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
+        image_size: height and width of the input, on which the hidden layer's size depends.
         embedding_width: width of the hidden layer.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Raises:
-        OptionError: ``image_size`` is smaller than 16, so nothing is left after four poolings.
+        OptionError: ``image_size`` is below 16, so that nothing is left after four poolings.
 
     Example:
         >>> import torch
@@ -33,9 +33,9 @@ class CNN10(Classifier):
 
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Appendix F: [7x7, 64], then [3x3, 64] x 3,
-        [3x3, 128] x 3 and [3x3, 256] x 3, 2x2 max pooling after each, batch norm and ReLU.
-        The paper gives no strides: here 1, the pooling does the rest. Batch norm and ReLU "by
-        default" are read as also after the 512-dimensional layer.
+        [3x3, 128] x 3 and [3x3, 256] x 3, each followed by 2x2 max pooling, with batch norm and
+        ReLU. The paper gives no strides; here they are 1, and pooling does the rest. "By default"
+        is read as batch norm and ReLU after the 512-dimensional layer as well.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ def _ten(channels: int, image_size: int, embedding_width: int) -> nn.Sequential:
             layers += conv_block(inputs, width)
             inputs = width
         layers.append(nn.MaxPool2d(2))
-    side = image_size // 16
+    side = image_size // 16  # four poolings halve the image
     hidden = nn.Linear(inputs * side * side, embedding_width, bias=False)
     norm = nn.BatchNorm1d(embedding_width)
     return nn.Sequential(*layers, nn.Flatten(), hidden, norm, nn.ReLU())
 
 
 class GaussianNoise(nn.Module):
-    """Adds normal noise while training; the identity in eval mode.
+    """Adds normal noise during training, and is the identity in eval mode.
 
     Args:
-        std: of the noise, on the scale of the input.
+        std: standard deviation of the noise, on the scale of the input.
     """
 
     def __init__(self, std: float) -> None:
@@ -83,28 +83,28 @@ class GaussianNoise(nn.Module):
         self.std = std
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``inputs`` of any shape, plus noise."""
+        """Return ``inputs``, of any shape, plus noise."""
         return inputs + self.std * torch.randn_like(inputs) if self.training else inputs
 
     def extra_repr(self) -> str:
-        """The deviation."""
+        """Return the standard deviation in words."""
         return f"std={self.std}"
 
 
 class AMCNet(Classifier):
     """The 13-layer network of AMC-Loss; 3,121,802 parameters at 10 classes and full width.
 
-    Noise, three blocks of three convolutions with leaky ReLU and batch norm, dropout between
-    them, global average pooling, one head.
+    Noise, three blocks of three convolutions with leaky ReLU and batch norm, dropout between them,
+    global average pooling, and one head.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
-        width: factor on every layer's width: 1 is the paper's 128, 256, 512-256-128; 0.5 is what
-            the published code runs, 64, 128, 256-128-64.
-        noise_std: of the Gaussian noise added to the input while training.
-        dropout: share of dropped activations after each pooling.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
+        width: factor for the width of every layer. 1 gives the paper's 128, 256, 512-256-128; 0.5
+            gives 64, 128, 256-128-64, which the published code uses.
+        noise_std: standard deviation of the Gaussian noise added to the input during training.
+        dropout: share of activations dropped after each pooling.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Raises:
         OptionError: ``width`` leaves a layer without channels.
@@ -116,7 +116,7 @@ class AMCNet(Classifier):
 
     Reference:
         Choi et al., AMC-Loss, CVPR Workshops 2020, Table 2 (top).
-        Deviation: convolutions without bias, which the batch norm behind them would remove.
+        Deviation: convolutions have no bias, which the batch norm after them would remove.
     """
 
     def __init__(
@@ -141,16 +141,16 @@ class AMCNet(Classifier):
 
 
 class MNISTNet(Classifier):
-    """A small network with an embedding of 2 or 3 dimensions; 120,160 parameters in the plane.
+    """A small network with an embedding of 2 or 3 dimensions; 120,160 parameters with 2.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
-        embedding_width: dimensions of the embedding.
-        noise_std: of the Gaussian noise added to the input while training.
-        dropout: share of dropped activations after each pooling.
-        decoupled: convolutions by :class:`SphereConv2d`, as in a decoupled SphereNet.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
+        embedding_width: number of dimensions of the embedding.
+        noise_std: standard deviation of the Gaussian noise added to the input during training.
+        dropout: share of activations dropped after each pooling.
+        decoupled: whether convolutions are :class:`SphereConv2d`, as in a decoupled SphereNet.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Example:
         >>> import torch
@@ -158,10 +158,10 @@ class MNISTNet(Classifier):
         torch.Size([2, 3])
 
     Reference:
-        Choi et al., AMC-Loss, CVPR Workshops 2020, Table 2 (bottom); AVH (Figs. 2 and 8) says
-        only "a very simple CNN".
-        Deviation: Table 2 goes from 64 pooled channels to a head of 3 inputs without saying how;
-        here one linear layer, without an activation, so that all directions can be used.
+        Choi et al., AMC-Loss, CVPR Workshops 2020, Table 2 (bottom); AVH (Figs. 2 and 8) only says
+        "a very simple CNN".
+        Deviation: Table 2 goes from 64 pooled channels to a head with 3 inputs without saying how.
+        Here this is a linear layer without an activation, so that all directions can be used.
     """
 
     def __init__(
@@ -237,21 +237,22 @@ class SphereConv2d(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Cosines ``[N, C', H', W']`` of images ``[N, C, H, W]``."""
+        """Return cosines ``[N, C', H', W']`` of images ``[N, C, H, W]``."""
         filters = nn.functional.normalize(self.weight.flatten(1), dim=1).view_as(self.weight)
+        # convolving the squares with ones gives the squared length of every patch
         ones = torch.ones_like(self.weight[:1])
         squares = self._conv_forward(input * input, ones, None)
-        # clamped, since the square root has an infinite slope at 0, the value of a black patch
+        # clamped, because a black patch is 0, where the square root has an infinite slope
         lengths = squares.clamp_min(torch.finfo(squares.dtype).eps).sqrt()
         cosines: Tensor = self._conv_forward(input, filters, None) / lengths
         return cosines
 
 
 def _decoupled(body: nn.Sequential) -> nn.Sequential:
-    """The stack of layers with :class:`SphereConv2d` as convolutions, with the same weights."""
+    """Replace the convolutions of a stack by :class:`SphereConv2d` with the same weights."""
     for name, layer in body.named_children():
         if isinstance(layer, nn.Conv2d):
-            # without drawing weights, so that all other layers start as in the plain network
+            # draws no weights, so that all other layers start the same as in the plain network
             same = nn.utils.skip_init(
                 SphereConv2d, layer.in_channels, layer.out_channels, layer.kernel_size[0],
                 padding=layer.padding[0], bias=False,
@@ -264,15 +265,15 @@ def _decoupled(body: nn.Sequential) -> nn.Sequential:
 class ELMNISTNet(Classifier):
     """The network of Encouraging Loss on MNIST; 522,125 parameters for grey images of 28 pixels.
 
-    Batch norm of the pixels, then eleven convolutions of 64 channels in three stages, each with a
-    PReLU of one slope and batch norm after it. The embedding is a linear layer with batch norm and
-    no activation; the head has no bias and Kaiming-normal weights.
+    Batch norm of the pixels, then eleven convolutions of 64 channels in three stages, each followed
+    by a PReLU with a single slope and batch norm. The embedding is a linear layer with batch norm
+    and no activation; the head has no bias and Kaiming-normal weights.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
         image_size: height and width of the images; 28 for MNIST.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Raises:
         OptionError: nothing of the image would be left after three poolings.
@@ -284,8 +285,9 @@ class ELMNISTNet(Classifier):
 
     Reference:
         Zhao et al., Well-classified Examples are Underestimated in Classification with Deep
-        Neural Networks, AAAI 2022, Table 1 (MNIST), there "the CNN model from Liu et al. (2016)";
-        the layers are those of the published code. Liu's own release is wider and ends in ReLU.
+        Neural Networks, AAAI 2022, Table 1 (MNIST), which cites "the CNN model from Liu et al.
+        (2016)". The layers are those of the published code; Liu's own release is wider and ends in
+        a ReLU.
     """
 
     def __init__(
@@ -302,19 +304,19 @@ class ELMNISTNet(Classifier):
         )
         with drawn_from(seed):
             self.head = nn.Linear(256, num_classes, bias=False)
-            nn.init.kaiming_normal_(self.head.weight)  # the head alone, as published
+            nn.init.kaiming_normal_(self.head.weight)  # only the head, as published
 
 
 class ELAttackNet(Classifier):
     """The small network that the published code of Encouraging Loss attacks; 123,222 parameters.
 
-    Three convolutions of 5x5 without padding, ReLU, two poolings, a hidden layer of 100.
+    Three convolutions of 5x5 without padding, ReLU, two poolings, and a hidden layer of 100.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
         image_size: height and width of the images; 28 for MNIST.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Raises:
         OptionError: nothing of the image would be left after the convolutions.
@@ -331,6 +333,7 @@ class ELAttackNet(Classifier):
     def __init__(
         self, *, num_classes: int = 10, channels: int = 1, image_size: int = 28, seed: int = 0
     ) -> None:
+        # each convolution of 5x5 takes 4 pixels: two come before the first pooling, one after it
         side = ((image_size - 8) // 2 - 4) // 2
         if side < 1:
             raise OptionError(f"expected image_size of at least 20, got {image_size}")

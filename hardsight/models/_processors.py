@@ -1,4 +1,4 @@
-"""Translate the settings of transformers' image processors to :class:`Preprocessing`."""
+"""Translate settings of transformers' image processors to :class:`Preprocessing`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from hardsight.preprocessing import Preprocessing
 
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 # Processors that rescale before they resize, so that no pixel is rounded in between. All others
-# resize bytes: with Pillow, whose bytes are the same on every machine and are followed, or with
-# torchvision, whose bytes depend on the processor's instructions. The two differ by one grey level.
+# resize bytes, either with Pillow, which gives the same bytes on every machine and is followed
+# here, or with torchvision, whose bytes depend on the processor's instructions. The two differ by
+# one grey level.
 _RESIZE_FLOATS = {"DINOv3ViTImageProcessor"}
 _READ = {
     "do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
     "do_normalize", "image_mean", "image_std", "do_convert_rgb", "default_to_square",
 }  # fmt: skip
-# keys that do not change images: names, formats of inputs and outputs, and options for label maps
+# keys that do not change images: names, formats of inputs and outputs, options for label maps
 _WITHOUT_EFFECT = {
     "image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "_auto_class",
     "_processor_class", "_valid_processor_keys", "_valid_kwargs_names", "name_or_path",
@@ -32,9 +33,9 @@ class _Geometry:
     """How an image is resized and cropped.
 
     Attributes:
-        size: of the input; ``None`` if it depends on the image.
-        resize: the short side, or height and width; ``None`` for no change.
-        first: share of the short side of a square that is cropped before resizing, not after.
+        size: size of the input; ``None`` if it depends on the image.
+        resize: the short side, or height and width; ``None`` if the image is not resized.
+        first: if a square is cropped before resizing, its share of the short side.
     """
 
     size: tuple[int, int] | None = None
@@ -42,7 +43,7 @@ class _Geometry:
     first: float | None = None
 
     def fields(self) -> dict[str, Any]:
-        """The fields of :class:`Preprocessing`, by shares of the size if they are exact."""
+        """Return the fields of :class:`Preprocessing`, as shares of the size if they are exact."""
         if self.first is not None:
             return {"size": self.size, "crop": self.first, "crop_first": True}
         if self.size is None or self.resize is None:
@@ -63,16 +64,16 @@ class _RefusedError(Exception):
 def from_hugging_face(
     settings: Mapping[str, Any], *, kind: str, channels: int, origin: str
 ) -> Preprocessing:
-    """Preprocessing from all settings of an image processor, including default values.
+    """Return the preprocessing for all settings of an image processor, including defaults.
 
     Args:
-        settings: of the processor; see :func:`processor_settings`.
-        kind: its class without ``Fast`` or ``Pil``; keys mean different things in each class.
-        channels: of the model's input.
-        origin: in words for the metadata.
+        settings: settings of the processor.
+        kind: its class without ``Fast`` or ``Pil``; keys have other meanings in each class.
+        channels: number of channels of the model's input.
+        origin: where the settings come from, in words for the metadata.
 
     Raises:
-        ModelError: settings that are not supported here; the message names all of them.
+        ModelError: settings are not supported here; the message names all of them.
     """
     # MobileViT's processor stores a normalisation but does not apply it
     values = {**settings, "do_normalize": False} if kind == "MobileViTImageProcessor" else settings
@@ -108,10 +109,10 @@ def from_hugging_face(
 
 
 def _matters(key: str, value: Any) -> bool:
-    """Whether a key that we do not read would change an image."""
+    """Return whether a key that we do not read would change an image."""
     if key == "data_format":
         return str(getattr(value, "value", value)) != "channels_first"
-    if key == "pad_size":  # has no effect unless do_pad is set, which is refused anyway
+    if key == "pad_size":  # only has an effect with do_pad, which is refused anyway
         return False
     return value is not None and value is not False
 
@@ -133,7 +134,7 @@ def _convnext(settings: Mapping[str, Any]) -> _Geometry:
         raise _RefusedError(_size(settings))
     if _crop(settings) is not None:
         raise _RefusedError("do_center_crop=True, after a crop by crop_pct")
-    if side >= 384:  # warped rather than cropped
+    if side >= 384:  # this class stretches large images instead of cropping them
         return _Geometry((side, side), (side, side))
     share = settings.get("crop_pct")
     if not share:
@@ -148,7 +149,7 @@ def _poolformer(settings: Mapping[str, Any]) -> _Geometry:
     crop = _crop(settings)
     sides = resize if isinstance(resize, tuple) else (resize, resize)
     height, width = (int(side / share) for side in sides)
-    if sides[0] == sides[1]:  # for a square size this class also resizes by the short side
+    if sides[0] == sides[1]:  # this class resizes by the short side even for a square size
         return _Geometry(crop, height)
     return _Geometry(crop or (height, width), (height, width))
 
@@ -156,7 +157,7 @@ def _poolformer(settings: Mapping[str, Any]) -> _Geometry:
 def _levit(settings: Mapping[str, Any]) -> _Geometry:
     resize = _resize(settings)
     if isinstance(resize, int):
-        return _Geometry(_crop(settings), int((256 / 224) * resize))
+        return _Geometry(_crop(settings), int((256 / 224) * resize))  # LeViT's own enlargement
     return _standard(settings)
 
 
@@ -186,7 +187,7 @@ _OWN_KEYS = {
 
 
 def _resize(settings: Mapping[str, Any]) -> int | tuple[int, int] | None:
-    """The short side, or height and width, that an image is resized to."""
+    """Return the short side, or height and width, that an image is resized to."""
     if not settings.get("do_resize"):
         return None
     sides = _stated(settings.get("size"))
@@ -218,9 +219,9 @@ def _size(settings: Mapping[str, Any]) -> str:
 def _normalisation(
     settings: Mapping[str, Any],
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation on the pixel scale [0, 1] that have the effect of all value settings.
+    """Return mean and deviation on the pixel scale [0, 1] that combine all value settings.
 
-    From a pixel p it computes (255 factor p - offset - mean) / std, and EfficientNet divides by
+    A processor turns a pixel p into (255 factor p - offset - mean) / std. EfficientNet's divides by
     std once more.
     """
     factor, offset = 255.0, 0.0
@@ -241,7 +242,7 @@ def _normalisation(
 
 
 def _values(settings: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    """A number for all channels, or one per channel; only required if it is used."""
+    """Return a number for all channels, or one per channel; it may be missing if it is not used."""
     value: Any = settings.get(key)
     wanted = settings.get("do_normalize") or (settings.get("include_top") and key == "image_std")
     if value is None and not wanted:
@@ -257,7 +258,7 @@ def _spread(values: tuple[float, ...], count: int) -> tuple[float, ...]:
 
 
 def _filter(resample: Any) -> str:
-    """The name of a filter of pillow, which transformers stores as a number."""
+    """Return the name of a Pillow filter, which transformers stores as a number."""
     try:
         return _FILTERS[int(resample)]
     except (KeyError, TypeError, ValueError):

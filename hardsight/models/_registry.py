@@ -1,4 +1,4 @@
-"""Our own networks, by the names that recipes use."""
+"""Our own networks, under the names that recipes use."""
 
 from collections.abc import Mapping
 
@@ -31,4 +31,4 @@ MODELS: Mapping[str, type[nn.Module]] = {
     "small_cnn": SmallCNN,
     "vgg19": VGG19,
 }
-"""Name in a recipe or on the command line, and the class it stands for."""
+"""Names in a recipe or on the command line, and the classes they stand for."""

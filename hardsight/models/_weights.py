@@ -1,4 +1,4 @@
-"""Weights from a file, without ever running code from it."""
+"""Load weights from a file without ever running code from it."""
 
 import hashlib
 import os
@@ -18,8 +18,8 @@ from hardsight.errors import MissingDataError, ModelError, UnsafeFileError
 
 State = dict[str, Tensor]
 
-_NESTED_UNDER = ("state_dict", "model_state_dict", "model")
-_PREFIXES = ("module.", "_orig_mod.", "model.")
+_NESTED_UNDER = ("state_dict", "model_state_dict", "model")  # keys of common training scripts
+_PREFIXES = ("module.", "_orig_mod.", "model.")  # of DataParallel, torch.compile and wrappers
 
 
 def load_weights(
@@ -27,20 +27,20 @@ def load_weights(
 ) -> str:
     """Load a weights file into ``model``, and return the file's sha256.
 
-    The file is safetensors, or a torch file of tensors alone. The state dict may lie under
-    ``state_dict``, ``model_state_dict`` or ``model``; the prefixes ``module.``, ``_orig_mod.`` and
-    ``model.`` are stripped if that makes the names fit.
+    The file is a safetensors file, or a torch file that holds only tensors. The state dict may be
+    nested under ``state_dict``, ``model_state_dict`` or ``model``. The prefixes ``module.``,
+    ``_orig_mod.`` and ``model.`` are stripped if that makes the names fit.
 
     Args:
-        model: takes the weights.
-        file: holds them.
-        digest: sha256 that the file had when it was written; ``None`` if it is not known.
+        model: the model that takes the weights.
+        file: the file that holds them.
+        digest: sha256 of the file when it was written; ``None`` if it is not known.
 
     Raises:
         MissingDataError: there is no such file.
         UnsafeFileError: the file would have to run code to be loaded.
-        ModelError: the file is damaged, holds no weights, or those of another model, or it was
-            changed since it was written; the model is left as it was.
+        ModelError: the file is damaged, holds no weights or those of another model, or was changed
+            since it was written. The model is left as it was.
     """
     path = Path(file)
     if not path.is_file():
@@ -49,7 +49,7 @@ def load_weights(
     _check_fit(state, model, path)
     actual = sha256(path)
     if digest is not None and actual != digest:
-        # safetensors has no sum of its own: a changed byte is another weight, and nobody would know
+        # safetensors has no checksum, so nobody would notice that a changed byte is another weight
         raise ModelError(
             f"{path} was changed since the run wrote it: its sha256 is {actual[:12]}..., and "
             f"{path.with_name('model.json')} says {digest[:12]}...; copy the file again from where "
@@ -61,7 +61,7 @@ def load_weights(
 
 
 def sha256(path: Path) -> str:
-    """Digest of a file's content, in hexadecimal."""
+    """Return the digest of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -79,7 +79,7 @@ def _state(path: Path) -> State:
 def _torch_content(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
-            # what torch has to say about such files, the errors below say better
+            # torch's warnings about such files say less than the errors below
             warnings.filterwarnings("ignore", message=".*(TorchScript archive|pickle protocol)")
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as err:
@@ -100,21 +100,22 @@ def _torch_content(path: Path) -> Any:
 
 
 def _wants_code(err: pickle.UnpicklingError, path: Path) -> bool:
-    """Whether a pickle asked for more than torch allows, rather than being no pickle at all."""
+    """Return whether a pickle asked for more than torch allows, instead of not being a pickle."""
     if any(word in str(err) for word in ("GLOBAL", "allowlist", "safe_globals")):
         return True
+    # torch says "Unsupported operand" of files that are no pickles, too: the first byte decides
     with path.open("rb") as file:
         return "Unsupported operand" in str(err) and file.read(1) == pickle.PROTO
 
 
 def _refused(err: pickle.UnpicklingError) -> str:
-    """The object a pickle asked for, out of torch's long message."""
+    """Return the object that a pickle asked for, extracted from torch's long message."""
     words = str(err).split("GLOBAL ", 1)
     return f"it asks for {words[1].split()[0]}" if len(words) == 2 else "refused by torch"
 
 
 def _state_in(content: Any, path: Path) -> State:
-    """The state dict in what a torch file held."""
+    """Return the state dict in the content of a torch file."""
     nested = content
     while isinstance(nested, Mapping):
         if nested and all(isinstance(value, Tensor) for value in nested.values()):
@@ -131,7 +132,7 @@ def _state_in(content: Any, path: Path) -> State:
 
 
 def _fitted(state: State, model: nn.Module) -> State:
-    """The state with prefixes stripped, if that makes more of its names fit the model."""
+    """Return the state without prefixes, if that makes its names fit the model."""
     wanted = set(model.state_dict())
     stripped = state
     while True:
@@ -144,6 +145,7 @@ def _fitted(state: State, model: nn.Module) -> State:
 
 def _check_fit(state: State, model: nn.Module, path: Path) -> None:
     wanted = model.state_dict()
+    # the counter of batches in batch norm is optional: older checkpoints do not have it
     missing = [n for n in wanted if n not in state and not n.endswith("num_batches_tracked")]
     unexpected = [name for name in state if name not in wanted]
     if missing or unexpected:

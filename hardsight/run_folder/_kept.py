@@ -16,7 +16,7 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, used INTEGER NOT NULL, content BLOB)",
     "CREATE INDEX IF NOT EXISTS by_use ON kept (used)",
 )
-_PATIENCE_S = 1.0  # to wait for another process that is writing
+_PATIENCE_S = 1.0  # how long to wait for another process that is writing
 # share of the bound to shrink to when it is exceeded, so not every write has to remove something
 _LEFT = 0.9
 
@@ -28,9 +28,9 @@ class KeptBytes:
     and no error is raised. Reading returns what was once put there, or ``None``.
 
     Args:
-        file: created if it is missing, started again if it is not one of ours.
+        file: created if it is missing, and replaced if it is not a database of ours.
         about: what the content belongs to, such as a digest; content of anything else is removed.
-        most_bytes: bound of all content together.
+        most_bytes: limit of all content together.
     """
 
     def __init__(self, file: Path, *, about: str, most_bytes: int) -> None:
@@ -39,11 +39,13 @@ class KeptBytes:
         self._used: dict[str, int] = {}  # times of use, written to disk with the next `put`
         self._held = 0
         self._connection: sqlite3.Connection | None = None
+        # a second attempt, after a damaged file has been removed
         for is_last in (False, True):
             try:
                 self._connection = self._opened()
                 return
             except sqlite3.DatabaseError as err:
+                # OperationalError means a full disk, a lock or missing rights, not a damaged file
                 if is_last or isinstance(err, sqlite3.OperationalError):
                     return
                 with suppress(OSError):
@@ -62,6 +64,7 @@ class KeptBytes:
                 return None
             if row is None:
                 return None
+            # kept in memory until the next `put`, so that reading does not write to the disk
             self._used[key] = time.time_ns()
             return bytes(row[0])
 
@@ -71,6 +74,7 @@ class KeptBytes:
             if self._connection is None or len(content) > self._most:
                 return
             try:
+                # takes the write lock at once, instead of failing halfway when it is upgraded
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._write(key, content)
                 self._connection.execute("COMMIT")

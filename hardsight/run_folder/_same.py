@@ -1,6 +1,6 @@
-"""Check that a model still computes what it did when its run began.
+"""Check that a model still computes the same as when its run began.
 
-A digest of the weights does not notice changed code.
+A digest of the weights would not notice that the code has changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from hardsight.errors import RunMismatchError
 
-_ROUNDING = 0.02  # relative difference that half precision on another device can make
+_ROUNDING = 0.02  # relative difference that half precision on another device can cause
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class FirstOutputs:
     Attributes:
         weights: digest of the initial weights; logits of other weights cannot be compared.
         example: id of the first example.
-        logits: of the first examples, concatenated.
+        logits: logits of the first examples, concatenated.
     """
 
     weights: str
@@ -44,12 +44,13 @@ def check_same_values(
 ) -> None:
     """Raise if the model's values for the first examples have changed.
 
-    Values count as changed if half of them differ by more than rounding on another device.
+    Values count as changed if more than half of them differ by more than rounding on another
+    device can explain.
 
     Args:
         run: kind of the run, in words.
-        folder: of the run.
-        name: of the values.
+        folder: folder of the run.
+        name: what the values are called in messages.
         now: values that the model computes now, ``[N]``.
         before: recorded values, ``[N]``.
         example: id of the first example.
@@ -60,6 +61,7 @@ def check_same_values(
     """
     new, old = np.asarray(now, np.float64), np.asarray(before, np.float64)
     rows = np.isfinite(new) & np.isfinite(old)
+    # values near 0 are compared on the scale of ``smallest``, or rounding would look like a change
     size = np.maximum(np.maximum(np.abs(new), np.abs(old)), smallest)
     apart = np.abs(new[rows] - old[rows]) / size[rows]
     if apart.size and np.median(apart) > _ROUNDING:

@@ -24,8 +24,8 @@ from hardsight._checks import reason_of, warn
 from hardsight.errors import MissingExtraError, RunLockedError
 
 if TYPE_CHECKING:
-    # type checkers see a Path, so a run folder takes both; it does not use what a store lacks, such
-    # as links
+    # Type checkers see a Path, so functions of a run folder accept both. They do not use what a
+    # store lacks, such as links.
     _Path = Path
 else:
     _Path = PurePosixPath
@@ -49,6 +49,7 @@ class StorePath(_Path):
     @classmethod
     def of_url(cls, url: str) -> StorePath:
         """Build the name from a URL."""
+        # urls such as hdfs:///runs have an empty host, which a path would drop
         return cls(re.sub(":///+", f":/{_NO_HOST}/", url, count=1))
 
     def __str__(self) -> str:
@@ -71,10 +72,11 @@ class StorePath(_Path):
         """Yield file system and name, without cached listings and with errors as ``OSError``."""
         with _as_oserror(str(self)):
             system, name = self._system
+            # other processes write to the store, and fsspec would show them late
             system.invalidate_cache()
             yield system, name
 
-    # ------------------------------------------------------------------------------ as of a path
+    # ------------------------------------------------------------------------------ like a path
 
     def absolute(self) -> StorePath:
         """Return itself, since a URL is never relative."""
@@ -93,33 +95,33 @@ class StorePath(_Path):
         return False
 
     def samefile(self, other_path: Any) -> bool:
-        """Whether both have the same name."""
+        """Return whether both have the same name."""
         return bool(self == other_path)
 
     def exists(self, **_: Any) -> bool:
-        """Whether there is an object of this name, or any below it."""
+        """Return whether there is an object of this name, or any below it."""
         with self._asked() as (system, name):
             return bool(system.exists(name))
 
     def is_file(self, **_: Any) -> bool:
-        """Whether there is an object of this name."""
+        """Return whether there is an object of this name."""
         with self._asked() as (system, name):
             return bool(system.isfile(name))
 
     def is_dir(self, **_: Any) -> bool:
-        """Whether there are objects below this name."""
+        """Return whether there are objects below this name."""
         with self._asked() as (system, name):
             return bool(system.isdir(name))
 
     def stat(self, **_: Any) -> Any:
-        """Return the size."""
+        """Return the size, the only status that stores have in common."""
         with self._asked() as (system, name):
             return SimpleNamespace(st_size=system.size(name))
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Create folders if the store has folders, but never a bucket."""
         for folder in reversed([self, *self.parents]):
-            if len(folder.parts) < 3:  # s3: and the bucket
+            if len(folder.parts) < 3:  # "s3:" and the bucket; creating buckets is up to the user
                 continue
             # errors are ignored here, since writing the first object reports a real problem
             with folder._asked() as (system, name), suppress(OSError, NotImplementedError):
@@ -217,6 +219,7 @@ class StorePath(_Path):
             owner = self._owner()
             if not _is_gone(owner):
                 raise RunLockedError(self._said_who(owner))
+            # between these two calls another process may take the lock; then creating fails
             self.unlink(missing_ok=True)
             if not self._made_by_us(content):
                 raise RunLockedError(self._said_who(self._owner()))
@@ -224,6 +227,7 @@ class StorePath(_Path):
             yield
         finally:
             with suppress(OSError):
+                # only our own object: another process may have taken over the lock by now
                 if self._owner().get("token") == mine["token"]:
                     self.unlink(missing_ok=True)
 
@@ -233,7 +237,7 @@ class StorePath(_Path):
                 _create(system, name, content)
             except FileExistsError:
                 return False
-            except (TypeError, ValueError, NotImplementedError):  # no conditional writes
+            except (TypeError, ValueError, NotImplementedError):  # the store has no condition
                 if system.exists(name):
                     return False
                 warn(
@@ -265,8 +269,7 @@ class StorePath(_Path):
 def _create(system: Any, name: str, content: bytes) -> None:
     """Create an object, unless an object of this name exists."""
     if "mode" not in inspect.signature(system.pipe_file).parameters:
-        # the condition would be silently ignored, as in fsspec before 2024.10, and two processes
-        # could hold the lock
+        # fsspec before 2024.10 silently ignores the condition, so two processes could hold the lock
         raise NotImplementedError(f"{type(system).__name__} writes without a condition")
     system.pipe_file(name, content, mode="create")
 
@@ -280,7 +283,7 @@ def _processes() -> str | None:
 
 
 def _is_gone(owner: dict[str, Any]) -> bool:
-    """Whether the owner of a lock was a process of this machine that has ended."""
+    """Return whether the owner of a lock was a process of this machine that has ended."""
     here = (socket.gethostname(), _processes())
     pid = owner.get("pid")
     if os.name != "posix" or here != (owner.get("host"), owner.get("processes")):
@@ -288,10 +291,10 @@ def _is_gone(owner: dict[str, Any]) -> bool:
     if not isinstance(pid, int) or here[1] is None:
         return False
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # signal 0 only asks whether the process exists
     except ProcessLookupError:
         return True
-    except OSError:
+    except OSError:  # the process exists, but belongs to another user
         return False
     return False
 
@@ -304,12 +307,12 @@ def _as_oserror(url: str) -> Iterator[None]:
         raise
     except ImportError as err:
         raise MissingExtraError(f"{url} cannot be reached: {err}") from err
-    except Exception as err:  # every store has errors of its own
+    except Exception as err:  # every store has its own types of errors
         raise OSError(reason_of(err)) from err
 
 
 class _Stream:
-    """A stream of a store that raises ``OSError``; errors of its user are not converted."""
+    """A stream of a store that raises ``OSError``; errors in the caller's code stay as they are."""
 
     def __init__(self, stream: Any, url: str) -> None:
         self._stream, self._url = stream, url

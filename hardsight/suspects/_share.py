@@ -1,32 +1,33 @@
-r"""How many of the labels at a rank are wrong: an estimate from the mixture of two causes.
+r"""Estimate how many labels at a rank are wrong, from a mixture of two causes.
 
-The model and a label disagree because the model is wrong, or because the label is. The surer the
-model is, the rarer its own mistakes become, while wrong labels, which were made without asking it,
-stay as frequent. So, among the examples that the model calls k with a confidence of x log-odds, the
-share of labels that differ is
+A model and a label disagree because the model is wrong or because the label is. The surer the model
+is, the rarer its own mistakes become. Wrong labels stay equally frequent, because they were made
+without asking the model. So, among the examples that the model assigns to class k with a confidence
+of x log-odds, the share of labels that differ is
 
 .. math:: D_k(x) = \eta_k + (1 - \eta_k)\, \sigma(-(a_k + b_k x))
 
-with :math:`\eta_k` the share of wrong labels and a logistic share of mistakes that falls with
-confidence. Maximum likelihood finds the three numbers of every class. Two things are taken off the
-level :math:`\eta_k` before it is read as the share of wrong labels :math:`e`. A weak model makes
-some mistakes however sure it is. And if the model and the label make the same mistake, they agree:
-with m the share of mistakes and l the chance that a wrong label and a mistake are alike,
+where :math:`\eta_k` is the share of wrong labels, and the share of mistakes is logistic and falls
+with confidence. Maximum likelihood finds the three numbers of every class. Two corrections turn the
+level :math:`\eta_k` into the share of wrong labels :math:`e`. First, a weak model makes some
+mistakes however sure it is. Second, if the model and the label make the same mistake, they agree:
+with m the share of mistakes and l the chance that a wrong label and a mistake are the same,
 
 .. math:: D = e\,(1 - l m) + (1 - e)\, m
 
-of the labels differ, and of these e (1 - l m) / D are wrong.
+of the labels differ, and a share e (1 - l m) / D of these are wrong.
 
-EM sharpens these chances by two more facts: how improbable the label is beside other classes, and
-which classes are confused; the latter gives l. They are not independent of the confidence, as EM
-takes them to be. That is good for an order, but too sure for a share, for which the second one
-counts half. Along the ranking these chances are averaged so that they never rise.
+EM sharpens these chances with two more facts: how improbable the label is compared with other
+classes, and which classes are confused, which also yields l. EM assumes that they are independent
+of the confidence, which they are not. The result is good for an order but too sure for a share, so
+the second fact counts half for shares. Along the ranking, the chances are averaged so that they
+never rise.
 
-All of it holds only for probabilities of a model that never saw the example. On its training data
-a model has made its mistakes vanish, and an average over the epochs of training is not a
-probability. A tracked training that held examples out has such probabilities of these, from its
-last epoch. They were drawn at random, so that what is found at a rank among them is taken for the
-same rank among the examples that were learned.
+All of this holds only for the probabilities of a model that never saw the example. On its training
+data a model no longer shows its mistakes, and an average over the epochs of training is not a
+probability. A tracked training that held examples out has such probabilities for them, from its
+last epoch. Held-out examples were drawn at random, so what is found at a rank among them is also
+assumed for the same rank among the training examples.
 """
 
 from __future__ import annotations
@@ -46,36 +47,37 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
-_MOST_CONTRADICTED = 0.5  # of the labels; beyond, the shares were measured to be too high
-LEAST_ROWS = 200  # fewer say nothing about a share of a few percent
-_CLASS_ROWS, _MOST_CLASSES = 100, 2000  # with fewer rows, or beyond, classes are taken together
-_LOW, _HIGH, _BINS = -8.0, 14.0, 128  # of the confidence, in log-odds
-# log-odds of eta, a, and the logarithm of b
+_MOST_CONTRADICTED = 0.5  # share of labels; above it, estimates were measured to be too high
+LEAST_ROWS = 200  # fewer rows say nothing about a share of a few percent
+# A class with fewer rows, or beyond this number of classes, is pooled with the others.
+_CLASS_ROWS, _MOST_CLASSES = 100, 2000
+_LOW, _HIGH, _BINS = -8.0, 14.0, 128  # range and bins of the confidence, in log-odds
+# Starting points: log-odds of eta, a, and the logarithm of b.
 _STARTS = ((-6.0, 1.0, 0.0), (-6.0, 3.0, 0.0), (-2.0, 1.0, 0.0), (-2.0, 3.0, 0.0))
 _STEPS = 60
-_WEAK = np.array([10.0, 10.0, 2.0])  # deviation of their prior for all classes together
-_NEAR = np.array([3.0, 3.0, 1.0])  # and of a class around that
-_LEAST_SHARE = -6.0  # log-odds; a class may have errors though the others have none
-_SURE_MISTAKES = 0.5  # of the seeming errors that are none, relative to the mistakes of a model
+_WEAK = np.array([10.0, 10.0, 2.0])  # standard deviation of the prior for all classes together
+_NEAR = np.array([3.0, 3.0, 1.0])  # standard deviation of a class around all of them
+_LEAST_SHARE = -6.0  # log-odds; a class may have errors even if the others have none
+_SURE_MISTAKES = 0.5  # share of seeming errors that are not, relative to the model's mistakes
 _ROUNDS = 2
-_PSEUDO = 10.0  # disagreements that a pair of classes needs to be believed as much as the others
-_IN_ORDER, _IN_SHARE = 1.0, 0.5  # how much it counts which classes are confused
+_PSEUDO = 10.0  # pseudo-disagreements per class, so that a pair seen rarely is not believed much
+_IN_ORDER, _IN_SHARE = 1.0, 0.5  # weight of which classes are confused
 _TINY = 1e-7
-_LEAST_LEFT = 1e-6  # that the model leaves to other classes; of less, rounding decides
-_AT_ONCE = 1 << 20  # rows
+_LEAST_LEFT = 1e-6  # probability left to other classes; below it, rounding decides
+_AT_ONCE = 1 << 20  # rows that are processed in float64 at a time
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Chances of wrong labels.
+    """Chances that labels are wrong.
 
     Attributes:
-        order: chance of each label to be wrong by all evidence, ``[N]``, which tells rows apart
-            best; NaN for rows that cannot be judged. ``None`` if there is no estimate, or only one
-            of some rows that stand for the others.
-        share: the same with no more belief than shares of wrong labels bear out; ``None`` if there
-            is no estimate.
-        why_not: why there is no estimate, or why it is only a bound, in words; else empty.
+        order: chance that each label is wrong by all evidence, ``[N]``, which separates rows best;
+            NaN for rows that cannot be judged. ``None`` if there is no estimate, or only an
+            estimate from some rows that stand for the others.
+        share: the same chance, with less weight on evidence that is not independent, as shares of
+            wrong labels require; ``None`` if there is no estimate.
+        why_not: why there is no estimate, or why it is only a bound, in words; otherwise empty.
     """
 
     order: NDArray[np.float32] | None = None
@@ -86,13 +88,13 @@ class Estimate:
 def wrong_chances(
     table: ScoreTable, rows: Rows, evidence: Evidence, *, with_shares: bool = True
 ) -> Estimate:
-    """The chance of each label to be wrong, by models that never saw its example.
+    """Return the chance that each label is wrong, from models that never saw its example.
 
     Args:
-        table: that is judged.
-        rows: what the evidence says about it.
-        evidence: where that comes from.
-        with_shares: also for shares, not only for the order.
+        table: the table that is judged.
+        rows: what the evidence says about its rows.
+        evidence: where the evidence comes from.
+        with_shares: whether to estimate shares too, and not only the order.
     """
     if evidence.kind == TRACKED:
         return _of_held_out(table) if with_shares else Estimate()
@@ -107,7 +109,7 @@ def wrong_chances(
 
 
 def _of_held_out(table: ScoreTable) -> Estimate:
-    """What the held-out examples of a tracked training say."""
+    """Return the estimate from the held-out examples of a tracked training."""
     found = held_out_rows(table)
     advice = "hold more out (validation = 0.2), or score by folds"
     if found is None:
@@ -129,7 +131,7 @@ def _of_held_out(table: ScoreTable) -> Estimate:
 def _placed(
     count: int, at: NDArray[np.integer], rows: Rows, beliefs: Sequence[float]
 ) -> list[NDArray[np.float32]]:
-    """Chances of some of ``count`` rows; NaN for the others, and for those without a score."""
+    """Return chances of some of ``count`` rows; other rows and rows without a score are NaN."""
     judged = _numbers(_judged(rows))
     placed = []
     for chance in _chances(rows, judged, beliefs):
@@ -139,15 +141,15 @@ def _placed(
 
 
 def error_shares(chance: NDArray[np.float32], order: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Estimated share of wrong labels at the rank of every row.
+    """Return the estimated share of wrong labels at the rank of every row.
 
     Args:
-        chance: of each label to be wrong, NaN for rows that were not judged, such as without a
-            score in some fold; they take what is found at their rank.
+        chance: chance that each label is wrong. NaN for rows that were not judged, such as rows
+            without a score in some fold; they get the share found at their rank.
         order: the ranked rows, most suspect first.
 
     Returns:
-        ``[N]``, never rising along ``order`` and NaN for rows that are not ranked.
+        ``[N]``, never rising along ``order``; NaN for rows that are not ranked.
     """
     shares = np.full(len(chance), np.nan, np.float32)
     places = np.flatnonzero(~np.isnan(chance[order]))
@@ -160,13 +162,13 @@ def error_shares(chance: NDArray[np.float32], order: NDArray[np.int32]) -> NDArr
 
 
 def _judged(rows: Rows) -> NDArray[np.bool_]:
-    """The rows that have probabilities."""
+    """Return which rows have probabilities."""
     judged: NDArray[np.bool_] = ~np.isnan(rows.margin) & ~np.isnan(rows.probability)
     return judged
 
 
 def _why_not(rows: Rows, evidence: Evidence) -> str:
-    """Why the share of wrong labels cannot be estimated from one pass; empty if it can."""
+    """Return why one pass does not allow an estimate of the share; empty if it does."""
     if np.isnan(rows.margin).all() or np.isnan(rows.probability).all():
         return "the table has no probabilities"
     if evidence.kind not in (FOLDS, UNSEEN):
@@ -181,7 +183,7 @@ def _why_not(rows: Rows, evidence: Evidence) -> str:
 
 
 def _too_sure(rows: Rows) -> str:
-    """Why an estimate is only a bound, in words; empty if it is more than that."""
+    """Return why an estimate is only a bound, in words; empty if it is more than that."""
     judged = rows.margin[_judged(rows)]
     contradicted = float((judged < 0).mean()) if len(judged) else 0.0
     if contradicted <= _MOST_CONTRADICTED:
@@ -193,19 +195,19 @@ def _too_sure(rows: Rows) -> str:
 
 
 def _numbers(chosen: NDArray[np.bool_]) -> NDArray[np.integer]:
-    """The rows that are chosen, in 4 bytes each if there are not too many."""
+    """Return the positions of the chosen rows, in 4 bytes each if their number allows it."""
     return np.flatnonzero(chosen).astype(np.int32 if len(chosen) < 2**31 else np.int64)
 
 
 def _chances(
     rows: Rows, at: NDArray[np.integer], beliefs: Sequence[float]
 ) -> list[NDArray[np.float32]]:
-    """The chance of each of some rows that its label is wrong, once for each belief."""
+    """Return the chance of some rows that their label is wrong, once for each belief."""
     differs = (rows.margin[at] < 0) & (rows.rival[at] >= 0)
     top = np.where(differs, rows.rival[at], rows.label[at])
     cell, count = _large_classes(top)
     cell *= _BINS
-    for start in range(0, len(at), _AT_ONCE):  # bounds what is in float64
+    for start in range(0, len(at), _AT_ONCE):  # in parts, which bounds the memory for float64
         cell[start : start + _AT_ONCE] += _places(*_shares(rows, at[start : start + _AT_ONCE]))
     if not differs.any():
         return [np.zeros(len(at), np.float32) for _ in beliefs]
@@ -217,7 +219,9 @@ def _chances(
     def chances(belief: float) -> NDArray[np.float32]:
         found = np.zeros(len(at), np.float32)
         likeness = np.zeros(int(top.max()) + 1)
-        for _ in range(_ROUNDS):  # which classes are confused tells how often both are wrong alike
+        # the confusions show how often model and label are wrong in the same way, which in turn
+        # changes the chances; hence the rounds
+        for _ in range(_ROUNDS):
             by_confidence = mixture.if_they_differ(cell[differs], likeness[facts.top])
             found[differs], likeness = _sharpened(by_confidence, facts, len(likeness), belief)
         agree = _numbers(~differs)
@@ -230,12 +234,12 @@ def _chances(
 
 
 def _shares(rows: Rows, at: NDArray[np.integer]) -> tuple[Values, Values]:
-    """Probabilities of label and rival."""
+    """Return the probabilities of label and rival."""
     return rows.probability[at].astype(np.float64), rows.rival_probability(at).astype(np.float64)
 
 
 def _places(label: Values, rival: Values) -> NDArray[np.int32]:
-    """The bin of each confidence."""
+    """Return the bin of each confidence."""
     confidence = np.clip(np.maximum(label, rival), _TINY, 1 - _TINY)
     odds = np.clip(np.log(confidence) - np.log1p(-confidence), _LOW, _HIGH)
     place: Values = np.minimum((odds - _LOW) / (_HIGH - _LOW) * _BINS, _BINS - 1)
@@ -247,11 +251,11 @@ def _places(label: Values, rival: Values) -> NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class _Mixture:
-    """What the confidence alone says, in every cell: a group of classes and a bin of confidence.
+    """What the confidence alone says, by cell: a group of classes and a bin of confidence.
 
     Attributes:
         wrong: share of wrong labels, ``[cells]``.
-        differ: share of labels that differ from what the model says, ``[cells]``.
+        differ: share of labels that differ from the model's prediction, ``[cells]``.
     """
 
     wrong: Values
@@ -259,33 +263,33 @@ class _Mixture:
 
     @classmethod
     def of(cls, cell: NDArray[np.int32], differs: NDArray[np.bool_], count: int) -> _Mixture:
-        """Fitted to the rows of ``count`` groups."""
+        """Return the mixture fitted to the rows of ``count`` groups."""
         shape = (count, _BINS)
         total = np.bincount(cell, minlength=count * _BINS).reshape(shape)
         different = np.bincount(cell[differs], minlength=count * _BINS).reshape(shape)
         share, mistake = _fitted(total.astype(np.float64), different.astype(np.float64))
         differ = share[:, None] + (1 - share[:, None]) * mistake
         usual = (total * mistake).sum(axis=1) / np.maximum(total.sum(axis=1), 1)
-        # some mistakes of a weak model are sure ones, which look like wrong labels
+        # a weak model is sometimes sure of its mistakes, which then look like wrong labels
         wrong = share * (1 - _SURE_MISTAKES * usual)
         return cls(np.repeat(wrong, _BINS), differ.reshape(-1))
 
     def if_they_differ(self, cell: NDArray[np.int32], likeness: Values) -> Values:
-        """The chance of a wrong label, of rows whose label the model contradicts."""
+        """Return the chance of a wrong label for rows whose label the model contradicts."""
         wrong, differ, mistake = self._at(cell, likeness)
         return wrong * (1 - likeness * mistake) / differ
 
     def if_they_agree(self, cell: NDArray[np.int32], likeness: Values) -> Values:
-        """The same of rows whose label the model says too: both made the same mistake."""
+        """Return the chance for rows whose label the model agrees with: both would be wrong."""
         wrong, differ, mistake = self._at(cell, likeness)
         chance: Values = np.minimum(wrong * likeness * mistake / np.maximum(1 - differ, _TINY), 1)
         return chance
 
     def _at(self, cell: NDArray[np.int32], likeness: Values) -> tuple[Values, Values, Values]:
-        """Shares of wrong labels, of labels that differ, and of mistakes of the model.
+        """Return the shares of wrong labels, of differing labels, and of the model's mistakes.
 
-        With e wrong labels, m mistakes, and a share l of them alike, e (1 - l m) + (1 - e) m of
-        the labels differ; solved for m.
+        If e is the share of wrong labels, m of mistakes, and l the share of them that are the same,
+        then e (1 - l m) + (1 - e) m of the labels differ. This is solved for m.
         """
         wrong, differ = self.wrong[cell], self.differ[cell]
         mistake = (differ - wrong) / np.maximum(1 - wrong * (1 + likeness), 0.1)
@@ -293,7 +297,7 @@ class _Mixture:
 
 
 def _large_classes(top: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
-    """A group per class with enough rows; all other classes are one more."""
+    """Return the group of each row: one per class with enough rows, and one for all others."""
     counts = np.bincount(top)
     largest = np.argsort(-counts, kind="stable")[:_MOST_CLASSES]
     largest = largest[counts[largest] >= _CLASS_ROWS]
@@ -303,10 +307,10 @@ def _large_classes(top: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
 
 
 def _fitted(total: Values, different: Values) -> tuple[Values, Values]:
-    """Share of wrong labels ``[K]`` and of mistakes ``[K, bins]``, by maximum likelihood.
+    """Return the share of wrong labels ``[K]`` and of mistakes ``[K, bins]``, by max. likelihood.
 
-    The confidence is standardised within each group. All groups together are fitted first; what
-    is found is a normal prior for each of them, so that a class with few examples stays near it.
+    The confidence is standardised within each group. All groups together are fitted first. The
+    result is a normal prior for each group, so that a class with few examples stays near it.
     """
     centre = _LOW + (np.arange(_BINS) + 0.5) * (_HIGH - _LOW) / _BINS
     weight = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
@@ -324,9 +328,9 @@ def _fitted(total: Values, different: Values) -> tuple[Values, Values]:
 def _climbed(
     scaled: Values, total: Values, different: Values, *, around: Values, spread: Values
 ) -> Values:
-    """The most likely three numbers of each group, ``[K, 3]``, from several starts.
+    """Return the most likely three numbers of each group, ``[K, 3]``, from several starts.
 
-    Fisher scoring with damping, for all groups at once, under a normal prior.
+    This is damped Fisher scoring for all groups at once, under a normal prior.
     """
     best, best_loss = np.zeros((len(total), 3)), np.full(len(total), np.inf)
     for start in (*_STARTS, around):
@@ -354,7 +358,7 @@ def _climbed(
 def _slopes(
     found: Values, scaled: Values, total: Values, different: Values
 ) -> tuple[Values, Values]:
-    """First derivatives of the log-likelihood ``[K, 3]`` and its Fisher information."""
+    """Return the gradient of the log-likelihood, ``[K, 3]``, and its Fisher information."""
     share, mistake, shown = _model(found, scaled)
     level = -(1 - share) * mistake * (1 - mistake)
     slopes = np.stack(
@@ -366,7 +370,7 @@ def _slopes(
 
 
 def _model(found: Values, scaled: Values) -> tuple[Values, Values, Values]:
-    """Share of wrong labels, share of mistakes and share of labels that differ, in every bin."""
+    """Return the shares of wrong labels, of mistakes and of differing labels, in every bin."""
     share = 1 / (1 + np.exp(-found[:, :1]))
     level = np.clip(found[:, 1:2] + np.exp(found[:, 2:]) * scaled, -40, 40)
     mistake = 1 / (1 + np.exp(level))
@@ -384,10 +388,11 @@ def _loss(found: Values, scaled: Values, total: Values, different: Values) -> Va
 
 
 def _left(label: Values, rival: Values) -> Values:
-    """Log-share that the label has of what the model leaves to other classes.
+    """Return the log of the label's share of the probability that the model leaves to others.
 
-    To two decimals, and of no less than a millionth: with two classes all of it is the label's,
-    and rounding, which grows with the confidence, must not look like a fact of its own.
+    It is rounded to two decimals, and the rest counts as at least a millionth. With two classes,
+    all of the rest belongs to the label, and rounding, which grows with the confidence, must not
+    look like a fact of its own.
     """
     rest = np.maximum(1 - rival, label)
     told = np.log(np.maximum(label, 1e-38)) - np.log(np.maximum(rest, 1e-38))
@@ -401,9 +406,10 @@ class _Facts:
     """What is known about disagreements besides the confidence.
 
     Attributes:
-        left: log-share that the label has of what the model leaves to other classes. A mistake
-            mostly leaves much to the right class, so that a chance never rises with it.
-        top: the class that the model calls.
+        left: log of the label's share of the probability that the model leaves to other classes.
+            If the model is mistaken, it mostly leaves much to the right class, so the chance of a
+            wrong label never rises with ``left``.
+        top: the class that the model predicts.
         label: the class that the label names.
     """
 
@@ -415,23 +421,24 @@ class _Facts:
 def _sharpened(
     chance: Values, facts: _Facts, num_classes: int, belief: float
 ) -> tuple[Values, Values]:
-    """The chances of disagreements, by EM over two more facts.
+    """Return the chances of disagreements, by EM over two more facts.
 
     Args:
-        chance: from the confidence alone.
-        facts: of the same disagreements.
-        num_classes: that the model can call.
-        belief: how much it counts which classes are confused, up to 1.
+        chance: chances from the confidence alone.
+        facts: facts about the same disagreements.
+        num_classes: number of classes that the model can predict.
+        belief: weight of which classes are confused, up to 1.
 
     Returns:
-        the chances, and for each class how alike wrong labels and mistakes are: the chance that
-        one of each is of the same other class.
+        the chances, and for each class how similar wrong labels and mistakes are: the chance that
+        one of each names the same other class.
     """
     left, top, label = facts.left, facts.top, facts.label
     prior = np.log(np.clip(chance, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(chance, 1e-6, 1 - 1e-6))
     bins = min(20, len(left) // 50)
     edges = np.quantile(left, np.linspace(0, 1, bins + 1)[1:-1]) if bins > 2 else np.empty(0)
     place = np.searchsorted(edges, left)
+    # one number per pair of classes: the predicted class in the upper half, the label in the lower
     pairs, pair = np.unique(top.astype(np.int64) << 32 | label, return_inverse=True)
     _, owner = np.unique(pairs >> 32, return_inverse=True)
     usual = np.bincount(pair) / np.bincount(owner[pair])[owner]
@@ -459,10 +466,10 @@ def _by_what_is_left(weight: Values, place: NDArray[np.int64], bins: int) -> Val
 
 
 def _falling(chance: Values) -> Values:
-    """Chances in order of rank, averaged so that they never rise; 1,000 steps at most."""
+    """Return chances in order of rank, averaged so that they never rise, in at most 1,000 steps."""
     if not len(chance):
         return chance
-    # steps of growing length: the first ranks are those that are looked at
+    # steps of growing length, because people look at the first ranks
     ends = np.unique(np.geomspace(1, len(chance), 1000).round().astype(np.int64))
     starts = np.r_[0, ends[:-1]]
     sizes = (ends - starts).astype(np.float64)
@@ -471,7 +478,7 @@ def _falling(chance: Values) -> Values:
 
 
 def never_rising(values: Values, weights: Values) -> Values:
-    """The nearest values that never rise, by pooling neighbours that do (isotonic regression)."""
+    """Return the nearest values that never rise, by pooling neighbours (isotonic regression)."""
     means: list[float] = []
     sizes: list[float] = []
     lengths: list[int] = []

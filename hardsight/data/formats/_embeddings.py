@@ -34,41 +34,43 @@ from hardsight.data.source import (
 )
 from hardsight.errors import AmbiguousHeadError, DataError, LabelError, OptionError, ShapeError
 
-_SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9  # to tell which way a square head is stored
-_CLEAR = 4.0  # deviations of a fair coin
-_LONGEST = 8  # bytes of a number: torch has none that is longer
+# Bounds of the sample that tells how a square head is stored: rows, and multiplications.
+_SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9
+_CLEAR = 4.0  # standard deviations of a fair coin, beyond which the sample counts as clear
+_LONGEST = 8  # bytes per number; torch has no longer floats
 
 
 class EmbeddingSource:
     """Embeddings ``[N, D]`` with labels ``[N]``, read chunk by chunk.
 
     Args:
-        spec: as the user named it.
+        spec: how the user named the data.
         rows: the embeddings.
-        labels: one per row, in any form that :func:`class_indices` takes.
+        labels: one label per row, in any form that :func:`class_indices` takes.
         class_weights: rows of the classifier head, ``[C, D]``.
-        bias: of the head, ``[C]``.
-        classes: names, position = label.
-        ids: one per row; positions if there are none.
+        bias: bias of the head, ``[C]``.
+        classes: class names; the position of a name is its label.
+        ids: one id per row; ``None`` uses positions.
 
     Attributes:
-        spec: as the user named it.
-        classes: names, position = label.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
         width: D.
-        dtype: of the chunks.
+        dtype: dtype of the chunks.
         labels: ``[N]`` int64.
         class_weights: ``[C, D]``, or ``None`` if the file holds none.
         bias: ``[C]`` or ``None``.
-        shown: the examples that the embeddings are of, as people see them, if they are at hand.
-        made_of: data by name whose examples these are, row for row and label for label: then that
-            is the data which a run is about.
+        shown: the examples that the embeddings were computed from, as people see them, if they are
+            available.
+        made_of: the source, opened by name, whose examples these are, row for row and label for
+            label. If it is set, a run is about that source.
         label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
-        patches: facts about the patches that changed its labels, in their order.
+        patches: facts about the patches that changed the labels, in the order they were applied.
         numbers: as in :class:`ExampleSource`.
-        whole: the embeddings that rows were chosen from, if ``rows=`` did so.
+        whole: the embeddings that rows were chosen from, if ``rows=`` chose some.
 
     Raises:
-        ShapeError: lengths or widths do not fit each other, or a square head is transposed.
+        ShapeError: lengths or widths do not match, or a square head is transposed.
         LabelError: a label is not an index in ``[0, C)``.
     """
 
@@ -104,7 +106,7 @@ class EmbeddingSource:
         self.labels, self.classes = class_indices(
             labels, classes=self._names(classes, labels), where=f"the labels of {spec}"
         )
-        # labels by name may leave out classes that the head has
+        # labels given by name do not mention classes without examples, which the head may have
         if class_weights is not None and len(self.classes) != len(class_weights):
             raise LabelError(
                 f"the labels of {spec} name {len(self.classes)} classes, but class_weights has "
@@ -117,26 +119,26 @@ class EmbeddingSource:
         return self._rows.shape[0]
 
     def chunk(self, start: int, stop: int) -> NDArray[Any]:
-        """Embeddings ``start`` to ``stop``, ``[n, D]``: a view of the file if possible."""
+        """Return embeddings ``start`` to ``stop``, ``[n, D]``, as a view if possible."""
         return self._rows.read(start, stop)
 
     def ids(self, start: int, stop: int) -> pa.Array:
-        """Names of the examples ``start`` to ``stop``, as the table's column."""
+        """Return the ids of examples ``start`` to ``stop``, as the table's column."""
         if self._ids is None:
             return pa.array(self.numbered(range(start, min(stop, len(self))))).cast(pa.string())
         return pa.array([self.id_of(index) for index in range(start, min(stop, len(self)))])
 
     def id_of(self, index: int) -> str:
-        """Name of the example."""
+        """Return the id of the example."""
         return id_at(self._ids, index if self._ids is not None else int(self.numbered(index)))
 
     def numbered(self, positions: ArrayLike) -> NDArray[np.int64]:
-        """The numbers of the rows at ``positions``; see ``numbers``."""
+        """Return the numbers of the rows at ``positions``; see ``numbers``."""
         at = np.asarray(positions, dtype=np.int64)
         return at if self.numbers is None else self.numbers[at]
 
     def chosen(self, rows: NDArray[np.int64]) -> EmbeddingSource:
-        """The rows at ``rows``, ascending, under the same name and with their own numbers."""
+        """Return some rows, in ascending order, under the same name and with their old numbers."""
         other = copy.copy(self)
         other._rows, other.labels = ChosenRows(self._rows, rows), self.labels[rows]
         other._ids = None if self._ids is None else np.asarray(self._ids)[rows]
@@ -145,32 +147,33 @@ class EmbeddingSource:
         return other
 
     def position_of(self, number: int) -> int:
-        """Where the example is that has this number; see ``numbers``."""
+        """Return the position of the example with this number; see ``numbers``."""
         return number if self.numbers is None else int(np.searchsorted(self.numbers, number))
 
     def label_of(self, index: int) -> int:
-        """Label of the example."""
+        """Return the label of the example."""
         return int(self.labels[index])
 
     def renumbered(self, labels: Sequence[int], classes: Sequence[str]) -> EmbeddingSource:
-        """The same rows with other numbers for their classes.
+        """Return the same rows with their classes renumbered.
 
         Args:
-            labels: new label of each old one.
-            classes: names, position = new label.
+            labels: the new label of each old one.
+            classes: class names; the position of a name is its new label.
         """
         other = self.relabelled(np.asarray(labels, dtype=np.int64)[self.labels])
         other.classes = tuple(classes)
         return other
 
     def relabelled(self, labels: NDArray[np.int64]) -> EmbeddingSource:
-        """The same rows with other labels, ``[N]``, of the same classes."""
+        """Return the same rows with other labels, ``[N]``, of the same classes."""
         other = copy.copy(self)
+        # with other labels, these are no longer the examples of that source
         other.labels, other.made_of = labels, None
         return other
 
     def fingerprint(self) -> str:
-        """SHA-256 over shapes, labels, class weights and evenly spaced rows."""
+        """Return the SHA-256 of shapes, labels, class weights and evenly spaced rows."""
         if self.made_of is not None:
             return self.made_of.fingerprint()
         mark = Fingerprint("embeddings")
@@ -204,12 +207,12 @@ class EmbeddingSource:
             )
 
     def _check_which_way(self) -> None:
-        """Look at which way a square head is stored, which its shape does not say.
+        """Check which way a square head is stored, since its shape does not tell.
 
-        Of a sample of rows it is counted how many each reading predicts as they are labelled.
+        On a sample of rows, this counts how often each of the two readings predicts the label.
 
         Raises:
-            ShapeError: as it is given it is right far more rarely than transposed.
+            ShapeError: the transposed head predicts far more labels than the head as given.
         """
         weights = self.class_weights
         if weights is None or weights.shape[0] != self.width or self.width < 2:
@@ -217,18 +220,18 @@ class EmbeddingSource:
         # a symmetric matrix is the same either way
         if np.array_equal(weights, weights.T):
             return
-        # bounded: a wide head costs D^2 for every row
+        # bounded, because a wide head costs D^2 multiplications per row
         most = max(64, min(_SAMPLED_ROWS, _SAMPLED_PRODUCTS // self.width**2))
         picked = evenly_spaced(len(self), most)
-        with np.errstate(all="ignore"):  # rows that are not finite are a matter of scoring
+        with np.errstate(all="ignore"):  # scoring reports rows that are not finite
             rows = np.stack([self._rows.read(at, at + 1)[0] for at in picked]).astype(np.float32)
             head = weights.astype(np.float32, copy=False)
             bias = 0.0 if self.bias is None else self.bias.astype(np.float32)
             ways = [(rows @ way + bias).argmax(axis=1) for way in (head.T, head)]
         given, turned = (found == self.labels[picked] for found in ways)
         only_given, only_turned = int((given & ~turned).sum()), int((turned & ~given).sum())
-        # of rows that one reading alone gets right, chance would give each a half
-        # a sign test: how far the two readings are from a fair coin
+        # A sign test: if neither reading were better, each would get half of the rows that only one
+        # of them predicts correctly, like a fair coin.
         lead = (only_given - only_turned) / max(only_given + only_turned, 1) ** 0.5
         if lead > _CLEAR:
             return
@@ -246,12 +249,12 @@ class EmbeddingSource:
         )
 
     def _names(self, classes: Sequence[str] | None, labels: Any) -> tuple[str, ...] | None:
-        """Names for every row of the head, also for classes without examples."""
+        """Return a name for every row of the head, including classes without examples."""
         if self.class_weights is None:
             return None if classes is None else class_names(classes)
         count = len(self.class_weights)
         if classes is None:
-            # labels by name have names of their own
+            # labels given by name bring their own class names
             return None if are_names(labels) else tuple(str(index) for index in range(count))
         if len(classes) != count:
             raise ShapeError(
@@ -262,12 +265,12 @@ class EmbeddingSource:
 
 
 def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[Any] | None:
-    """An array given as such, as a tensor, or as a file that holds it.
+    """Return an array given as an array, as a tensor, or as a file that holds it.
 
     Args:
         value: array, tensor, sequence, path, ``FILE:NAME``, or ``None``.
-        names: under which the array may be stored; the only array of a file needs no name.
-        option: what it is called, for messages.
+        names: names that the array may be stored under; the only array in a file needs no name.
+        option: what the array is called in messages.
     """
     if value is None:
         return None
@@ -278,7 +281,7 @@ def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[A
 
 
 def array_place(value: Any, *, names: tuple[str, ...], option: str) -> tuple[Path, str] | None:
-    """File and name of the array that :func:`plain_array` reads; ``None`` if it is not a file."""
+    """Return file and name of the array that :func:`plain_array` reads; ``None`` if not a file."""
     if value is None or not _is_path(value):
         return None
     arrays, name = _opened(value, option)
@@ -293,7 +296,7 @@ def _chosen_array(
     names: tuple[str, ...],
     option: str,
 ) -> str:
-    # the documented names first; a single array needs no name
+    # documented names first; the only array in a file needs no name
     keys = [name] if name is not None else [key for key in names if key in arrays]
     if not keys and len(arrays) == 1:
         keys = list(arrays)
@@ -307,20 +310,20 @@ def _chosen_array(
 def head_arrays(
     value: Any, *, width: int, least_classes: int, classes: int | None
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-    """Class weights ``[C, D]`` and bias ``[C]`` of the head in a file or array.
+    """Return class weights ``[C, D]`` and bias ``[C]`` of the head in a file or array.
 
-    A state dict is searched for the one matrix of width ``D`` with enough rows; a bias of the
-    same layer comes along.
+    In a state dict, the head is the only matrix of width ``D`` with enough rows. The bias of the
+    same layer is returned with it.
 
     Args:
         value: array, tensor, path, ``FILE:NAME``, or ``None``.
         width: D.
-        least_classes: highest label plus one.
-        classes: C if it is known.
+        least_classes: the highest label plus one.
+        classes: C, if it is known.
 
     Raises:
         ShapeError: no array has that width.
-        AmbiguousHeadError: several have; the message names them.
+        AmbiguousHeadError: several arrays fit; the message names them.
     """
     if value is None:
         return None, None
@@ -331,7 +334,7 @@ def head_arrays(
         name = _only_head(arrays, str(value), width, least_classes, classes)
     bias = arrays.get(_bias_name(name))
     weights = _matrix(arrays[name])
-    # a vector of another length belongs to another layer
+    # a vector of another length belongs to another layer, so it is not this head's bias
     if bias is None or bias.shape != weights.shape[:1]:
         return weights, None
     return weights, bias.whole()
@@ -361,7 +364,7 @@ def _only_head(
     fitting = [
         name
         for name in wide
-        # a head may have more classes than there are labels, never fewer
+        # a head may have more classes than occur among the labels, but not fewer
         if arrays[name].shape[0] >= least_classes and classes in (None, arrays[name].shape[0])
     ]
     if len(fitting) == 1:
@@ -383,7 +386,7 @@ def _could_be_head(array: StoredArray, width: int) -> bool:
         array.dtype.kind == "f"
         and len(shape) >= 2
         and shape[1] == width
-        and all(length == 1 for length in shape[2:])  # a 1x1 convolution
+        and all(length == 1 for length in shape[2:])  # a 1x1 convolution also serves as a head
     )
 
 

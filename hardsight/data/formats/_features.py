@@ -1,4 +1,4 @@
-"""Rows of features in any form that a classifier of scikit-learn takes, by position."""
+"""Rows of features by position, in any form that a scikit-learn classifier takes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ class FeatureRows:
     """Rows of an array, a sparse matrix, a data frame or a list, in the form they came in.
 
     Args:
-        rows: one per example.
+        rows: one row per example.
 
     Raises:
-        DataError: it has no rows.
+        DataError: there are no rows.
     """
 
     def __init__(self, rows: Any) -> None:
+        # of the sparse formats, CSR is the one that can be indexed by rows
         self._rows = rows.tocsr() if hasattr(rows, "tocsr") else rows
         if not len(self):
             raise DataError("no examples: the features have no rows")
 
     def __len__(self) -> int:
+        # a sparse matrix has a shape, but its len() is ambiguous and raises
         shape = getattr(self._rows, "shape", None)
         return len(self._rows) if shape is None else int(shape[0])
 
     def at(self, positions: Sequence[int] | slice) -> Any:
-        """The rows at some positions."""
+        """Return the rows at some positions."""
         if hasattr(self._rows, "iloc"):
             return self._rows.iloc[positions]
         if isinstance(self._rows, list):
@@ -44,11 +46,11 @@ class FeatureRows:
 
 
 class ComputedRows(StoredArray):
-    """Numbers that are made of rows when they are read, such as features out of a pipeline.
+    """Numbers that are computed from rows when they are read, such as the output of a pipeline.
 
     Args:
-        rows: what they are made of.
-        made_of: from some rows to their numbers, ``[n, D]``.
+        rows: the rows to compute from.
+        made_of: maps some rows to their numbers, ``[n, D]``.
     """
 
     def __init__(self, rows: FeatureRows, made_of: Callable[[Any], NDArray[Any]]) -> None:
@@ -57,27 +59,28 @@ class ComputedRows(StoredArray):
         self.shape, self.dtype = (len(rows), *first.shape[1:]), first.dtype
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The numbers of rows ``start`` to ``stop``."""
+        """Return the numbers of rows ``start`` to ``stop``."""
         return self._made_of(self._rows.at(slice(start, stop))).astype(self.dtype, copy=False)
 
 
 def feature_rows(
     data: Any, labels: Any, *, columns: Sequence[str] | None, width: int | None
 ) -> tuple[FeatureRows, Any, Any]:
-    """Rows, labels and ids out of what a user passes beside a classifier.
+    """Return rows, labels and ids from the data that a user passes beside a classifier.
 
     Args:
-        data: array, tensor, sparse matrix, list, or data frame, maybe with a column of labels; a
-            table of Arrow or Polars is one.
-        labels: one per row; ``None`` if the data frame has them.
-        columns: of the data frame that the classifier was fitted on, if it was fitted on one.
-        width: how many columns it was fitted on, if it tells.
+        data: array, tensor, sparse matrix, list or data frame, perhaps with a column of labels; an
+            Arrow or Polars table counts as a data frame.
+        labels: one label per row; ``None`` if the data frame contains them.
+        columns: columns of the data frame that the classifier was fitted on, if it was fitted on a
+            data frame.
+        width: number of columns that the classifier was fitted on, if it states one.
 
     Raises:
         DataError: there are no labels, or columns that the classifier needs are missing.
-        ShapeError: the data frame has more or fewer columns.
+        ShapeError: the data frame has more or fewer columns than the classifier was fitted on.
     """
-    if hasattr(data, "to_pandas") and hasattr(data, "columns"):  # else its names would be lost
+    if hasattr(data, "to_pandas") and hasattr(data, "columns"):  # in_memory() would lose the names
         data = data.to_pandas()
     if hasattr(data, "iloc") and hasattr(data, "columns"):
         return _of_frame(data, labels, columns, width)
@@ -106,6 +109,7 @@ def _of_frame(
                 f"{', '.join(missing[:8])}; it has {', '.join(names[:8])}"
             )
         return FeatureRows(frame[list(columns)]), labels, ids
+    # a column "id" is a feature only if the classifier was fitted on that many columns
     kept = [name for name in names if name not in aside]
     if ids is not None and len(kept) != width:
         kept.remove("id")

@@ -1,4 +1,4 @@
-"""Graphs in the text files of the TU collection: a folder of ``NAME_A.txt`` and its companions."""
+"""Graphs in the text files of the TU collection: ``NAME_A.txt`` and the files beside it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hardsight.data.graphs import Graph, Graphs
 from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices
 from hardsight.errors import BadExampleError, DataError
 
-GRAPHS = "_graph_indicator.txt"  # ends the file that a folder of graphs is known by
+GRAPHS = "_graph_indicator.txt"  # a folder with a file of this ending is a folder of graphs
 
 
 class GraphSource(ExampleSource):
-    """Graphs with a label each, in memory.
+    """Labelled graphs in memory.
 
     Args:
-        graphs: one per example; one without nodes cannot be read.
-        labels: one per graph, in any form that :func:`class_indices` takes.
-        spec: as the user named it.
-        classes: names, position = label.
+        graphs: one graph per example; a graph without nodes counts as unreadable.
+        labels: one label per graph, in any form that :func:`class_indices` takes.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
     """
 
     kind = Graphs()
@@ -57,11 +57,11 @@ class GraphSource(ExampleSource):
 
     @property
     def width(self) -> int:
-        """How many features a node has."""
+        """Number of features per node."""
         return int(self.graphs[0].features.shape[1])
 
     def fingerprint(self) -> str:
-        """SHA-256 over labels, classes and all graphs."""
+        """Return the SHA-256 of labels, classes and all graphs."""
         mark = Fingerprint("graphs").add_array(self.labels).add_names(self.classes)
         for graph in self.graphs:
             mark.add_array(graph.edges).add_array(graph.features)
@@ -71,19 +71,20 @@ class GraphSource(ExampleSource):
 def tu_graphs(
     folder: Path, *, spec: str, classes: Sequence[str] | None = None, attributes: bool = False
 ) -> GraphSource:
-    """Graphs of a TU folder; features are the one-hot kinds of the nodes.
+    """Return the graphs of a TU folder; their features are the one-hot kinds of the nodes.
 
-    Without kinds they are the numbers beside the nodes, and without those a constant. Labels of the
-    graphs are numbered in the order of their values, whose text is the name of the class.
+    Without kinds, the features are the numeric attributes of the nodes, and without those a
+    constant. The graphs' labels are numbered in ascending order, and their text is the class name.
 
     Args:
-        folder: with ``NAME_A.txt``, ``NAME_graph_indicator.txt`` and ``NAME_graph_labels.txt``.
-        spec: as the user named it.
-        classes: names, position = label.
-        attributes: put the numbers beside the nodes after the kinds, if there are any.
+        folder: holds ``NAME_A.txt``, ``NAME_graph_indicator.txt`` and ``NAME_graph_labels.txt``.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
+        attributes: whether to append the numeric attributes of the nodes to their kinds, if there
+            are any.
 
     Raises:
-        DataError: a file is missing, or the files do not fit each other.
+        DataError: a file is missing, or the files contradict each other.
     """
     names = sorted(file.name.removesuffix(GRAPHS) for file in folder.glob(f"*{GRAPHS}"))
     if len(names) > 1:
@@ -96,6 +97,7 @@ def tu_graphs(
     edges = read.numbers("_A.txt")
     _check(graph_of, values, edges, spec)
     kinds, features = _node_features(read, len(graph_of), attributes=attributes)
+    # the files count nodes and graphs from 1
     graphs = _cut(graph_of - 1, edges.T - 1, kinds, features, len(values))
     lonely = sum(_has_lonely(graph) for graph in graphs)
     if lonely:
@@ -115,7 +117,7 @@ class _Files:
         self._folder, self._name, self._spec = folder, name, spec
 
     def numbers(self, suffix: str, kind: type = np.int64) -> NDArray[Any]:
-        """Numbers of a file, a row per line."""
+        """Return the numbers in a file, one row per line."""
         file = self._folder / f"{self._name}{suffix}"
         if not file.is_file():
             raise DataError(f"{self._spec} has no {file.name}, which a set of graphs needs")
@@ -125,10 +127,10 @@ class _Files:
             raise DataError(f"{file} cannot be read as numbers: {err}") from err
 
     def column(self, suffix: str) -> NDArray[Any]:
-        """Numbers of a file with one per line.
+        """Return the numbers in a file that has one per line.
 
         Raises:
-            DataError: a line has more.
+            DataError: a line has more than one number.
         """
         found = self.numbers(suffix)
         if found.size and found.shape[1] != 1:
@@ -139,7 +141,7 @@ class _Files:
         return found.reshape(-1)
 
     def has(self, suffix: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether the set has such a file."""
         return (self._folder / f"{self._name}{suffix}").is_file()
 
 
@@ -168,7 +170,7 @@ def _check(graph_of: NDArray[Any], values: NDArray[Any], edges: NDArray[Any], sp
 def _node_features(
     read: _Files, count: int, *, attributes: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Kind and features of every node."""
+    """Return the kind and the features of every node."""
     kinds: NDArray[Any] = np.zeros(count, dtype=np.int64)
     parts: list[NDArray[Any]] = []
     if read.has("_node_labels.txt"):
@@ -176,7 +178,7 @@ def _node_features(
             np.unique(column, return_inverse=True)[1]
             for column in read.numbers("_node_labels.txt").T
         ]
-        kinds = columns[0]  # which a drawing shows
+        kinds = columns[0]  # a drawing shows only the first column
         parts += [np.eye(int(column.max()) + 1, dtype=np.float32)[column] for column in columns]
     if read.has("_node_attributes.txt") and (attributes or not parts):
         parts.append(read.numbers("_node_attributes.txt", np.float32))
@@ -190,8 +192,9 @@ def _cut(
     graph_of: NDArray[Any], edges: NDArray[Any], kinds: NDArray[Any], features: NDArray[Any],
     count: int,
 ) -> list[Graph]:  # fmt: skip
-    """The graphs one by one; ``graph_of`` ascends, edges are sorted by their graph."""
+    """Return the graphs one by one; ``graph_of`` must be ascending."""
     of_edge = graph_of[edges[0]]
+    # sorted by graph, so that the edges of each graph are one slice; stable keeps their order
     edges = edges[:, np.argsort(of_edge, kind="stable")]
     numbers = np.arange(count + 1)
     nodes = np.searchsorted(graph_of, numbers)

@@ -1,4 +1,4 @@
-"""How often people chose an image's label: human selection frequency."""
+"""Human selection frequency: how often people chose an image's label."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _VALUE_COLUMNS = (
 def human_frequency(
     source: ExampleSource | ScoreTable, *, file: str | os.PathLike[str] | None = None
 ) -> NDArray[np.float64]:
-    r"""Share of people who chose the label of each example.
+    r"""Return the share of people who chose the label of each example.
 
     .. math:: f_i = \frac{\mathrm{counts}_{i, y_i}}{\sum_c \mathrm{counts}_{i, c}}
 
     Args:
-        source: from :func:`hardsight.data.open_source`, or a table of its scores, whose rows are
-            then found by their index or id.
-        file: if the source has no column ``human_counts``: counts ``[N, C]`` in the source's
-            order (``.npy``, such as ``cifar10h-counts.npy``, or the column ``human_counts`` of a
-            ``.parquet``), or a CSV with a column of ids (``id``, ``image``, ``path``, ...; whole
-            ids or file names) or positions (``index``, from 0) and one of frequencies
-            (``human_frequency``, ``frequency``, ...).
+        source: a source from :func:`hardsight.data.open_source`, or a table of its scores, whose
+            rows are matched by index or id.
+        file: needed if the source has no column ``human_counts``. Either counts ``[N, C]`` in the
+            source's order (``.npy``, such as ``cifar10h-counts.npy``, or the column
+            ``human_counts`` of a ``.parquet``), or a CSV with a column of ids (``id``, ``image``,
+            ``path``, ...; whole ids or file names) or positions (``index``, from 0) and a column
+            of frequencies (``human_frequency``, ``frequency``, ...).
 
     Returns:
         ``[N]`` in ``[0, 1]``; larger is easier for people. NaN if a CSV does not list an
         example.
 
     Raises:
-        MissingDataError: there are no counts, or no such file.
-        ShapeError: the number of counts differs from that of examples or classes.
-        DataError: counts are negative or all 0, a frequency is outside ``[0, 1]``, or an id or
-            index of a CSV repeats, or an index runs past the examples.
+        MissingDataError: there are no counts, or the file does not exist.
+        ShapeError: the number of counts differs from the number of examples or classes.
+        DataError: counts are negative or all 0, a frequency is outside ``[0, 1]``, an id or index
+            of a CSV is repeated, or an index is past the last example.
 
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Definition 2 (human selection frequency);
@@ -76,12 +76,12 @@ class _Rows:
     """The examples whose frequency is asked for.
 
     Attributes:
-        spec: what they are called in messages.
-        ids: their names.
-        labels: their classes.
-        positions: where they stand in the source.
-        length: examples of the source.
-        num_classes: classes of it.
+        spec: what the examples are called in messages.
+        ids: names of the examples.
+        labels: classes of the examples.
+        positions: positions of the examples in the source.
+        length: number of examples in the source.
+        num_classes: number of classes of the source.
     """
 
     spec: str
@@ -99,13 +99,13 @@ def _rows_of_source(source: ExampleSource) -> _Rows:
 
 
 def _rows_of_table(table: ScoreTable) -> _Rows:
-    """Rows of a table; examples that could not be read are counted, though they have no row."""
+    """Return the rows of a table; unreadable examples have no row, but count towards the length."""
     positions = table.column("index").astype(np.int64)
     unread = int(table.metadata.get("counts", {}).get("errors", 0))
     last = int(positions.max()) if len(positions) else -1
     labels, num_classes = table.column("label").astype(np.int64), len(table.classes)
     outputs = (table.metadata.get("class_order") or {}).get("labels")
-    if outputs:  # labels are the model's numbers, and people's counts are in the data's order
+    if outputs:  # labels are numbers of the model's outputs, but counts are in the data's order
         number = {output: label for label, output in enumerate(outputs)}
         labels = np.array([number[output] for output in labels.tolist()], dtype=np.int64)
         num_classes = len(outputs)
@@ -190,6 +190,7 @@ def _from_csv(rows: _Rows, path: Path) -> NDArray[np.float64]:
 
 def _by_name(rows: _Rows, stated: dict[str, float], path: Path) -> NDArray[np.float64]:
     ids = rows.ids
+    # file names are tried only if no whole id is listed
     keys = ids if any(name in stated for name in ids) else [name.rpartition("/")[2] for name in ids]
     repeated = [key for key, count in Counter(keys).items() if count > 1 and key in stated]
     if repeated:
@@ -212,7 +213,7 @@ def _by_position(rows: _Rows, stated: dict[str, float], path: Path) -> NDArray[n
 
 
 def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
-    """The column of ids, and the frequency of each."""
+    """Return the name of the id column, and the frequency of each id."""
     rows = csv.DictReader(io.StringIO(_csv_text(path), newline=""))
     try:
         columns = [name.strip() for name in rows.fieldnames or ()]
@@ -229,7 +230,7 @@ def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
         for row in rows:
             name, text = (row[key] or "").strip(), (row[value] or "").strip()
             if key == _INDEX_COLUMN and name.isdecimal():
-                name = str(int(name))  # 007 is 7
+                name = str(int(name))  # "007" is position 7
             if name in frequencies:
                 raise DataError(f"{path}, line {rows.line_num}: {name!r} is listed twice")
             frequencies[name] = _frequency(text, f"{path}, line {rows.line_num}")
@@ -241,7 +242,10 @@ def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
 
 
 def _csv_text(path: Path) -> str:
-    """The text of a file; spreadsheets save in other encodings too, which a guess would garble."""
+    """Return the text of a file.
+
+    Spreadsheets also save in other encodings. Guessing one would garble names, so they are refused.
+    """
     content = path.read_bytes()
     try:
         return content.decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""Parquet files: images with labels, or embeddings."""
+"""Parquet files of labelled images, or of embeddings."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ from hardsight.run_folder import open_parquet
 
 LABEL_COLUMNS = ("label", "labels")
 EMBEDDING_COLUMNS = ("embeddings", "embedding")
+# Rows are decoded in batches of about 8 MiB, and the file is read in pieces of 1 MiB.
 _BATCH_BYTES, _BUFFER_BYTES = 8 * 1024**2, 1024**2
 
 
@@ -50,19 +51,19 @@ _BATCH_BYTES, _BUFFER_BYTES = 8 * 1024**2, 1024**2
 class _RowGroup:
     file: Path
     number: int
-    start: int  # position of its first row over all files
+    start: int  # position of its first row, counted over all files
     batch_rows: int
 
 
 class RowReader:
-    """Rows of parquet files by position; reading in order decodes everything once.
+    """Rows of parquet files by position; reading in order decodes every row once.
 
-    Holds one batch of rows (about 8 MiB) at a time. A step back within a row group starts that
-    group again.
+    Only one batch of rows (about 8 MiB) is held at a time. A step back within a row group decodes
+    that group again from its start.
 
     Args:
-        files: in order.
-        columns: to read.
+        files: the files, in order.
+        columns: the columns to read.
     """
 
     def __init__(self, files: Sequence[Path], columns: list[str]) -> None:
@@ -71,14 +72,16 @@ class RowReader:
             metadata = opened(file).metadata
             for number in range(metadata.num_row_groups):
                 group = metadata.row_group(number)
-                # rows of some 8 MiB: pictures of any size are decoded a few at a time
+                # as many rows as make about 8 MiB, so that large pictures are decoded a few at a
+                # time
                 width = group.total_byte_size / max(group.num_rows, 1)
                 rows = max(1, int(_BATCH_BYTES / max(width, 1)))
                 if group.num_rows:
                     self._groups.append(_RowGroup(file, number, self._length, rows))
                 self._length += group.num_rows
         self._starts = [group.start for group in self._groups]
-        self._number, self._first = -1, 0  # row group being read, position of the batch in hand
+        # the row group being read, and the position of the first row of the current batch
+        self._number, self._first = -1, 0
         self._batch: pa.RecordBatch = []
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._let_go()
@@ -87,7 +90,7 @@ class RowReader:
         return self._length
 
     def rows(self, start: int, stop: int) -> pa.Table:
-        """Rows ``start`` to ``stop``."""
+        """Return rows ``start`` to ``stop``."""
         parts = []
         while start < stop:
             first, batch = self._batch_at(start)
@@ -97,11 +100,12 @@ class RowReader:
         return pa.Table.from_batches(parts)
 
     def _batch_at(self, position: int) -> tuple[int, pa.RecordBatch]:
-        if self._process != os.getpid():  # a forked worker reads with handles of its own
+        # a fork shares the file position with its parent, so a forked worker opens the file again
+        if self._process != os.getpid():
             self._let_go()
         number = bisect.bisect_right(self._starts, position) - 1
         try:
-            # back to an earlier row: a group can only be read from its start
+            # arrow can only read a group from its start, so an earlier row means starting again
             if number != self._number or position < self._first:
                 self._open(number)
             while position >= self._first + len(self._batch):
@@ -109,14 +113,14 @@ class RowReader:
         except StopIteration:
             self._let_go()
             raise OSError("the row group ends before its last row") from None
-        except Exception:  # a damaged page: the next call starts again instead of a step behind
+        except Exception:  # a damaged page; starting again keeps later rows from being shifted
             self._let_go()
             raise
         return self._first, self._batch
 
     def _open(self, number: int) -> None:
         group = self._groups[number]
-        # page by page, neither mapped nor read ahead: a row group may be larger than the memory
+        # Neither mapped nor read ahead, since a row group may be larger than memory.
         file = open_parquet(group.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         self._batches = file.iter_batches(
             group.batch_rows, row_groups=[group.number], columns=self._columns, use_threads=False
@@ -128,27 +132,28 @@ class RowReader:
         self._batch, self._batches = [], iter(())
 
     def __getstate__(self) -> dict[str, Any]:
+        # iterators and batches cannot be pickled, and -1 is no process, so the copy opens the file
         hidden = {"_batch", "_batches"}
         kept = {name: value for name, value in self.__dict__.items() if name not in hidden}
-        # another process: its handles are not ours
         return {**kept, "_process": -1}
 
 
 class ParquetSource(ExampleSource):
-    """Images in parquet files: a column ``image`` of ``{bytes, path}`` or bytes, and ``label``.
+    """Images in parquet files, in a column ``image``, with their labels in a column ``label``.
 
-    An image without bytes is read from its path, which starts from the folder of the first file.
-    Names of the classes come from the schema's Hugging Face metadata if it has them; ids are
-    the stored paths if every image has one of its own, else positions.
+    An image is stored as ``{bytes, path}`` or as bytes. If it has no bytes, it is read from its
+    path, which starts from the folder of the first file. Class names come from the schema's Hugging
+    Face metadata, if there are any. The ids are the stored paths if every image has a distinct one,
+    else positions.
 
     Args:
-        files: in order.
-        spec: as the user named it.
-        classes: names, position = label.
-        label_columns: names the label's column may have.
+        files: the files, in order.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
+        label_columns: names that the column of labels may have.
 
     Raises:
-        DataError: a column is missing, or the files differ.
+        DataError: a column is missing, or the files have different columns.
     """
 
     def __init__(
@@ -187,21 +192,21 @@ class ParquetSource(ExampleSource):
         return Example(self.id_of(index), self.label_of(index), content)
 
     def id_of(self, index: int) -> str:
-        """Stored path, or position."""
+        """Return the stored path, or the position if there are no usable paths."""
         return id_at(self._ids, index)
 
     def fingerprint(self) -> str:
-        """SHA-256 over the labels, and each file's size, footer and evenly spaced pieces."""
+        """Return the SHA-256 of labels, and each file's size, footer and evenly spaced pieces."""
         mark = Fingerprint("parquet").add_array(self.labels).add_names(self.classes)
         for file in self._files:
             mark.add_file(file)
         return mark.hexdigest()
 
     def pictures_mark(self) -> str | None:
-        """Of the files, unless they only name the files of the pictures."""
+        """Return a mark of the files; ``None`` if they only hold the pictures' paths."""
         value = self._reader.rows(0, 1).column(0)[0].as_py()
         stored = value.get("bytes") if isinstance(value, dict) else value
-        # files that name other files do not change when these do
+        # parquet files that hold paths stay the same when the pictures change
         if not isinstance(stored, bytes):
             return None
         mark = Fingerprint("pictures in parquet").add(len(self), self._column)
@@ -210,12 +215,12 @@ class ParquetSource(ExampleSource):
         return mark.hexdigest()
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """Another column of the files, such as ``human_counts``; ``None`` if there is none."""
+        """Return another column, such as ``human_counts``, or ``None`` if there is none."""
         return _other_column(self._files, name)
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Those of the files."""
+        """Names of the files' columns."""
         return tuple(common_schema(self._files).names)
 
     def _check_type(self, kind: pa.DataType) -> None:
@@ -232,8 +237,9 @@ class ParquetSource(ExampleSource):
         if not self._in_struct or schema.field(self._column).type.get_field_index("path") < 0:
             return None
         kind = schema.field(self._column).type
-        if pa.types.is_null(kind.field("path").type):  # all missing, as pandas writes them
+        if pa.types.is_null(kind.field("path").type):  # pandas writes this if all are missing
             return None
+        # only the paths are read, not the pictures beside them
         leaf = f"{self._column}.path"
         paths = pa.chunked_array(
             [
@@ -249,7 +255,7 @@ class ParquetSource(ExampleSource):
 
 
 def holds_paths(schema: pa.Schema) -> bool:
-    """Whether images are named by path: an image column of text, or a column of paths alone."""
+    """Return whether the images are given as paths, by an image column of text or a path column."""
     named = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
     if named is not None:
         return _is_text(schema.field(named).type)
@@ -267,18 +273,20 @@ def parquet_paths(
     split: str | None,
     by_column: bool,
 ) -> ListedImages:
-    """Images that a column of parquet files names; paths start from the first file's folder.
+    """Return the images that a column of parquet files names.
+
+    Paths start from the first file's folder.
 
     Args:
-        files: in order.
-        schema: of all of them.
-        spec: as the user named it.
-        classes: names, position = label.
-        split: rows to keep.
-        by_column: a column ``split`` says what belongs where, not the names of the files.
+        files: the files, in order.
+        schema: the schema of all files.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
+        split: the split to keep.
+        by_column: whether a column ``split`` assigns rows to splits, instead of the file names.
 
     Raises:
-        DataError: no column, or more than one, can be the paths or the labels.
+        DataError: no column or several columns could be the paths or the labels.
     """
     where = f"the columns of {spec}"
     text = [name for name in schema.names if _is_text(schema.field(name).type)]
@@ -298,7 +306,7 @@ def parquet_paths(
         names=schema.names,
     )
     source.label_place = LabelPlace(
-        # a pattern has no place of its own
+        # a glob pattern is not a folder, so the folder of the first match stands in for it
         "parquet", tuple(files), existing(spec) if os.path.exists(spec) else files[0].parent,
         name=label, paths=path,
         rows=rows_of_split(columns, split if by_column else None, spec),
@@ -315,7 +323,7 @@ def _other_column(files: Sequence[Path], name: str) -> NDArray[Any] | None:
 
 
 class ParquetEmbeddings(StoredArray):
-    """A column of equally long lists of floats, as an array ``[N, D]`` read in parts."""
+    """A column of equally long lists of floats, read in parts as an array ``[N, D]``."""
 
     def __init__(self, files: Sequence[Path], column: str, *, spec: str) -> None:
         self._reader, self._files, self._spec = RowReader(files, [column]), files, spec
@@ -333,7 +341,7 @@ class ParquetEmbeddings(StoredArray):
         self.shape = (len(self._reader), len(first[0].as_py() or ()))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows ``start`` to ``stop``, clipped to the end as slices are."""
+        """Return rows ``start`` to ``stop``, clipped at the end the way slices are."""
         start, stop, _ = slice(start, stop).indices(self.shape[0])
         if stop <= start:
             return np.empty((0, self.shape[1]), dtype=self.dtype)
@@ -341,12 +349,12 @@ class ParquetEmbeddings(StoredArray):
         return np.concatenate(parts)  # a copy of these rows, since arrow's memory is read-only
 
     def add_to(self, mark: Fingerprint) -> None:
-        """Size, footer and evenly spaced pieces of the files; rows would have to be decoded."""
+        """Add the files' size, footer and evenly spaced pieces, since rows would need decoding."""
         for file in self._files:
             mark.add_file(file)
 
     def _matrix(self, lists: pa.Array) -> NDArray[Any]:
-        values = lists.flatten()  # leaves out missing lists
+        values = lists.flatten()  # drops missing lists, so the lengths are checked below
         lengths = np.asarray(lists.value_lengths().fill_null(-1))
         if (lengths != self.shape[1]).any() or values.null_count:
             raise ShapeError(
@@ -358,10 +366,10 @@ class ParquetEmbeddings(StoredArray):
 
 
 def opened(file: Path) -> pq.ParquetFile:
-    """A parquet file, mapped into memory.
+    """Open a parquet file, mapped into memory.
 
     Raises:
-        DataError: it is not a parquet file.
+        DataError: the file is not a parquet file.
     """
     try:
         return open_parquet(file, memory_map=True)
@@ -370,10 +378,10 @@ def opened(file: Path) -> pq.ParquetFile:
 
 
 def common_schema(files: Sequence[Path]) -> pa.Schema:
-    """The schema all files share.
+    """Return the schema that all files share.
 
     Raises:
-        DataError: columns differ, or two of them have one name.
+        DataError: the files have different columns, or two columns have the same name.
     """
     schemas = [opened(file).schema_arrow for file in files]
     for file, schema in zip(files, schemas, strict=True):
@@ -385,16 +393,16 @@ def common_schema(files: Sequence[Path]) -> pa.Schema:
             )
     names = schemas[0].names
     twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:  # either could be meant
+    if twice is not None:  # there is no way to tell which one is meant
         raise DataError(f"column {twice!r} is there twice in {files[0].name}; rename or drop one")
     return schemas[0]
 
 
 def one_column(schema: pa.Schema, names: Sequence[str], spec: str) -> str:
-    """The first of ``names`` that is a column.
+    """Return the first of ``names`` that is a column.
 
     Raises:
-        DataError: none is.
+        DataError: none of them is a column.
     """
     for name in names:
         if name in schema.names:
@@ -406,15 +414,15 @@ def one_column(schema: pa.Schema, names: Sequence[str], spec: str) -> str:
 
 
 def column_values(files: Sequence[Path], column: str) -> NDArray[Any]:
-    """One column of all files as an array."""
+    """Return one column of all files as an array."""
+    # only this column is read, because the others may hold pictures
     parts = [opened(file).read([column], use_threads=False).column(0) for file in files]
-    # one column at a time: the others may be pictures
     values: NDArray[Any] = pa.chunked_array([c for part in parts for c in part.chunks]).to_numpy()
     return values
 
 
 def stored_class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
-    """Class names from the metadata that Hugging Face ``datasets`` writes."""
+    """Return the class names in the metadata that Hugging Face ``datasets`` writes."""
     try:
         stored = json.loads((schema.metadata or {})[b"huggingface"])
         names = stored["info"]["features"][column]["names"]

@@ -1,4 +1,4 @@
-"""Sentences for language models: text files line by line, in pairs, and columns of tables."""
+"""Sentences for language models: lines or pairs of lines in text files, and table columns."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ LINE_SUFFIXES = (".txt",)
 SENTENCE, POSITION, TOKEN, GIVEN = "sentence", "position", "token", "given"
 _EMPTY, _ONE = "empty sentences", "sentences without a token to predict"
 _ENCODED_AT_ONCE = 4096
-_LONGEST = 10**6  # characters of a line, before the file is taken for something else
+_LONGEST = 10**6  # characters; a file with a longer line is not taken for lines of sentences
 
 
 class SentenceSource(ExampleSource):
-    """Sentences, or pairs of them; a table has a row for each token that is predicted.
+    """Sentences, or pairs of sentences; tables have one row for each predicted token.
 
-    A pair of which one side is empty is passed over, and counted.
+    A pair with an empty side is passed over and counted.
 
     Args:
-        targets: sentences whose tokens are predicted.
-        given: what a model reads before each of them, such as the sentence to translate; ``None``
-            for sentences by themselves.
-        spec: as the user named it.
-        max_tokens: most tokens of a sentence that a model is to see.
+        targets: the sentences whose tokens are predicted.
+        given: what a model reads before each target, such as the sentence to translate; ``None``
+            if the sentences stand by themselves.
+        spec: how the user named the data.
+        max_tokens: the largest number of tokens of a sentence that a model sees.
 
     Attributes:
-        sentences: as tokens, those with a row, once a model's tokenizer has read them.
+        sentences: the sentences that have rows, as tokens; empty until a model's tokenizer has
+            read them.
 
     Raises:
-        DataError: there are none, all are empty, or their numbers differ.
+        DataError: there are no sentences, all are empty, or the two lists differ in length.
     """
 
     def __init__(
@@ -86,35 +87,35 @@ class SentenceSource(ExampleSource):
         return Example(self.id_of(index), 0, self._targets[self._kept[index]])
 
     def id_of(self, index: int) -> str:
-        """Number of the sentence."""
+        """Return the number of the sentence."""
         return str(self.sentences[index].number if self.sentences else self._kept[index])
 
     @property
     def num_rows(self) -> int:
-        """Tokens that are predicted."""
+        """Number of tokens that are predicted."""
         return sum(map(len, self.sentences)) if self.sentences else len(self)
 
     @property
     def are_pairs(self) -> bool:
-        """Whether each is predicted from another sentence."""
+        """Whether each sentence is predicted from another one."""
         return self._given is not None
 
     def of_kind(self, kind: InputKind | None) -> ExampleSource:
-        """The same sentences, made into tokens if a model's tokenizer is there.
+        """Return the same sentences, as tokens if ``kind`` has a model's tokenizer.
 
         Raises:
-            DataError: the model reads pairs and there are none, or the other way round.
+            DataError: the model reads pairs and these are not pairs, or the other way round.
         """
         other = copy.copy(self)
         other.kind = kind
-        other.__dict__.pop("row_columns", None)  # of these tokens, not of others
+        other.__dict__.pop("row_columns", None)  # cached for this tokenizer, not for another one
         if isinstance(kind, TargetTokens) and not self.sentences:
             other._read_by(kind)
         return other
 
     @cached_property
     def row_columns(self) -> dict[str, pa.Array]:
-        """Sentence, position and text of every row, and with the first what it follows."""
+        """Sentence number, position and text of every row, and what the first row follows."""
         if not self.sentences:
             return {}
         counts = [len(one) for one in self.sentences]
@@ -126,6 +127,7 @@ class SentenceSource(ExampleSource):
         given = list[str | None]()
         for one in self.sentences:
             read = one.begins if self._given is None else self._given[one.number]
+            # only the first row of a sentence states it
             given += [read or None, *[None] * (len(one) - 1)]
         return {
             SENTENCE: pa.array(numbers, pa.int64()),
@@ -135,7 +137,7 @@ class SentenceSource(ExampleSource):
         }
 
     def fingerprint(self) -> str:
-        """SHA-256 over all sentences."""
+        """Return the SHA-256 of all sentences."""
         mark = Fingerprint("sentences").add_names(self._targets)
         return mark.add_names(self._given or ()).hexdigest()
 
@@ -144,6 +146,7 @@ class SentenceSource(ExampleSource):
             raise DataError(_not_as_read(self.spec, kind.reads_pairs))
         found: list[Sentence] = []
         row, given = 0, self._given
+        # in parts, so that a tokenizer gets many sentences in a call but not the whole file
         for start in range(0, len(self._kept), _ENCODED_AT_ONCE):
             part = self._kept[start : start + _ENCODED_AT_ONCE]
             read = None if given is None else [given[at] for at in part]
@@ -166,7 +169,7 @@ class SentenceSource(ExampleSource):
 
     @property
     def texts(self) -> tuple[list[str], list[str] | None]:
-        """All sentences, and what is read before them."""
+        """All target sentences, and what is read before them."""
         return self._targets, self._given
 
     def _view(self, **changes: Any) -> SourceView:
@@ -177,7 +180,7 @@ class SentenceSource(ExampleSource):
 
 
 class TokensInSentences(ExampleSource):
-    """The same, token by token, as people see them: a token marked in its sentence."""
+    """The tokens of a source as people see them, each marked in its sentence."""
 
     def __init__(self, source: SentenceSource) -> None:
         self.spec, self.classes, self.kind = source.spec, source.classes, Sentences()
@@ -188,11 +191,13 @@ class TokensInSentences(ExampleSource):
         return self._source.num_rows
 
     def __getitem__(self, index: int) -> Example:
+        # the last sentence that starts at or before this row
         at = int(np.searchsorted(self._starts, index, side="right")) - 1
         one = self._source.sentences[at]
         step = index - one.row
         before, own, after = "".join(one.texts[:step]), one.texts[step], one.texts[step + 1 :]
         before = one.begins + before
+        # the space in front of a token belongs outside the brackets
         space = own[: len(own) - len(own.lstrip())]
         text = f"{before}{space}[{own.strip() or own}]{''.join(after)}".strip()
         given = self._source.texts[1]
@@ -200,23 +205,23 @@ class TokensInSentences(ExampleSource):
         return Example(f"{one.number}:{one.first + step}", one.targets[step], f"{read}{text}")
 
     def fingerprint(self) -> str:
-        """That of the sentences."""
+        """Return the fingerprint of the sentences."""
         return self._source.fingerprint()
 
 
 def sentence_file(
     file: Path, *, spec: str, target: str | None, max_tokens: int | None
 ) -> SentenceSource:
-    """Sentences of a text file, a line each, and their translations in another one.
+    """Return the sentences of a text file, one per line, and their translations in another file.
 
     Args:
-        file: plain or gzipped.
-        spec: as the user named it.
-        target: file of translations; ``None`` for sentences by themselves.
-        max_tokens: most tokens of a sentence that a model is to see.
+        file: a text file, plain or gzipped.
+        spec: how the user named the data.
+        target: the file of translations; ``None`` if the sentences stand by themselves.
+        max_tokens: the largest number of tokens of a sentence that a model sees.
 
     Raises:
-        DataError: a file is not one of text, or they have different numbers of lines.
+        DataError: a file is not a text file, or the files differ in their number of lines.
     """
     lines = text_lines(file, spec)
     if target is None:
@@ -240,15 +245,15 @@ def sentence_columns(
     split: str | None,
     max_tokens: int | None,
 ) -> SentenceSource:
-    """Sentences in a column of a table, and their translations in another one.
+    """Return the sentences in a column of a table, and their translations in another column.
 
     Args:
-        columns: by name.
-        spec: as the user named it.
-        text: name of the column with the sentences; found by its name if ``None``.
-        target: name of the column with their translations; ``None`` for sentences by themselves.
-        split: rows to keep, by a column ``split``.
-        max_tokens: most tokens of a sentence that a model is to see.
+        columns: the columns, by name.
+        spec: how the user named the data.
+        text: name of the column of sentences; ``None`` finds it by the usual names.
+        target: name of the column of translations; ``None`` if the sentences stand by themselves.
+        split: the split to keep, according to a column ``split``.
+        max_tokens: the largest number of tokens of a sentence that a model sees.
 
     Raises:
         DataError: there is no such column.
@@ -271,10 +276,10 @@ def sentence_columns(
 
 
 def text_lines(file: Path, spec: str) -> list[str]:
-    """Lines of a text file, plain or gzipped, without what ends them.
+    """Return the lines of a text file, plain or gzipped, without their line ends.
 
     Raises:
-        DataError: it is not a text.
+        DataError: the file is not a text file.
     """
     try:
         with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stored:
@@ -283,7 +288,8 @@ def text_lines(file: Path, spec: str) -> list[str]:
         raise DataError(
             f"cannot read {spec} as lines of text: {err}; expected UTF-8, plain or gzipped"
         ) from err
-    # other ends of lines, such as U+2028, are part of a sentence
+    # not splitlines(): it also splits at characters such as U+2028, which may be part of a
+    # sentence, and would shift all later lines against their translations
     lines = content.replace("\r\n", "\n").split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
     if not lines:
@@ -294,7 +300,7 @@ def text_lines(file: Path, spec: str) -> list[str]:
 
 
 def _text(value: Any, spec: str) -> str:
-    """A sentence; empty if it is missing."""
+    """Return a sentence, or an empty string if it is missing."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return ""
     if not isinstance(value, str):

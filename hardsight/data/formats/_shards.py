@@ -1,4 +1,4 @@
-"""Pictures in tar files, as webdataset stores them: files of one example share their name."""
+"""Pictures in tar files as webdataset stores them: the files of one example share their name."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from hardsight.errors import BadExampleError, DataError
 
 TAR, PACKED_TAR = ".tar", (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _CLASS, _FACTS, _LABEL = "cls", "json", "label"
-_MOST_BYTES = 1 << 20  # of a label, or of the facts that hold it
+_MOST_BYTES = 1 << 20  # read of a file that holds a label, whatever size its header states
 
 
 class TarSource(ExampleSource):
-    """Pictures in uncompressed tar files, found by the place that each has in its file.
+    """Pictures in uncompressed tar files, each found by its position in its file.
 
-    An example is what has the same name up to the first dot, one file after the other:
-    ``0007.jpg`` and ``0007.cls``. The label is the number or the name in the file ``cls``, or the
-    value ``label`` in the file ``json``. Other files are not looked at. Nothing is unpacked, and
-    examples are read in any order: the headers are read once, to know where each one lies.
+    Consecutive files with the same name up to the first dot, such as ``0007.jpg`` and ``0007.cls``,
+    form an example. Its label is the number or name in the file ``cls``, or the value ``label`` in
+    the file ``json``. Other files are ignored. Nothing is unpacked: the headers are read once to
+    find the position of every picture, and then examples can be read in any order.
 
     Args:
-        files: in order.
-        spec: as the user named it.
-        classes: names, position = label.
-        label: key of the label in the files ``json``; as long as it is ``None``, ``cls`` counts.
+        files: the tar files, in order.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
+        label: key of the label in the files ``json``; if ``None``, a file ``cls`` is preferred.
 
     Raises:
         DataError: a file is damaged, or an example has no picture, several, or no label.
@@ -83,29 +83,29 @@ class TarSource(ExampleSource):
         return Example(self.id_of(index), self.label_of(index), decode(stored))
 
     def id_of(self, index: int) -> str:
-        """Name in the tar file, with that of the tar file before it if another has it too."""
+        """Return the name in the tar file, after the tar file's name if names occur twice."""
         return str(self._ids[index].as_py())
 
     def fingerprint(self) -> str:
-        """SHA-256 over labels and places, and each file's size and evenly spaced pieces."""
+        """Return the SHA-256 of labels, positions, file sizes and evenly spaced pieces."""
         mark = Fingerprint("tar").add_array(self.labels).add_names(self.classes)
         for file in self._files:
             mark.add_file(file)
         return mark.add_array(self._offset).add_array(self._size).hexdigest()
 
     def pictures_mark(self) -> str | None:
-        """Of the files, and of where the pictures lie in them."""
+        """Return a mark of the files and of the positions of the pictures in them."""
         mark = Fingerprint("pictures in tar").add_array(self._offset).add_array(self._size)
         for file in self._files:
             mark.add_stamp(file).add_file(file)
         return mark.hexdigest()
 
     def stored_marks(self) -> NDArray[np.int64]:
-        """Sizes of the pictures as they are stored, ``[N]``."""
+        """Return the sizes of the stored pictures, ``[N]``."""
         return self._size
 
     def stored_bytes(self, index: int) -> bytes:
-        """The encoded picture."""
+        """Return the encoded picture."""
         offset, size = int(self._offset[index]), int(self._size[index])
         with self._files[self._file[index]].open("rb") as file:
             file.seek(offset)
@@ -117,7 +117,7 @@ class TarSource(ExampleSource):
 
 @dataclass
 class _Found:
-    """What the headers of tar files say, an entry per example."""
+    """What the headers of the tar files say, with one entry per example in each list."""
 
     keys: list[str] = field(default_factory=list)
     files: list[int] = field(default_factory=list)
@@ -127,7 +127,7 @@ class _Found:
     label_form: str = ""
 
     def add(self, number: int, file: Path, label: str | None) -> None:
-        """All examples of one file."""
+        """Add all examples of one file."""
         try:
             with file.open("rb") as content, tarfile.open(fileobj=content, mode="r:") as archive:
                 for key, parts in _grouped(archive, content, file):
@@ -167,7 +167,10 @@ class _Found:
 
 
 def _check_end(content: IO[bytes], at: int, file: Path) -> None:
-    """Raise unless a file ends where its last header says: tarfile stops at any that is damaged."""
+    """Raise ``DataError`` if a file does not end after its last member.
+
+    tarfile stops silently at a damaged header, as if the file ended there.
+    """
     content.seek(at)
     if any(content.read(tarfile.BLOCKSIZE)):
         raise DataError(
@@ -179,10 +182,10 @@ def _check_end(content: IO[bytes], at: int, file: Path) -> None:
 def _grouped(
     archive: tarfile.TarFile, content: IO[bytes], file: Path
 ) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
-    """Names up to the first dot, each with its plain files by what comes after the dot."""
+    """Yield each name up to the first dot, with its regular files by what follows the dot."""
     key, parts = "", dict[str, tarfile.TarInfo]()
     while (member := archive.next()) is not None:
-        # or every header of a file of gigabytes would be kept
+        # tarfile would keep every header, which takes much memory in a file of gigabytes
         archive.members = []  # type: ignore[attr-defined]
         folder, slash, name = member.name.rpartition("/")
         stem, dot, ending = name.partition(".")
@@ -199,8 +202,9 @@ def _grouped(
 
 
 def _label(content: IO[bytes], member: tarfile.TarInfo, form: str, name: str, file: Path) -> Any:
-    """The label in a small file of a tar file; where reading stood is left as it was."""
+    """Return the label in a small file of a tar file, and restore the reading position."""
     here = content.tell()
+    # the archive is being iterated over the same file object
     content.seek(member.offset_data)
     text = content.read(min(member.size, _MOST_BYTES)).decode("utf-8", "replace").strip()
     content.seek(here)
@@ -216,12 +220,12 @@ def _label(content: IO[bytes], member: tarfile.TarInfo, form: str, name: str, fi
 
 
 def _unique(found: _Found, files: Sequence[Path], spec: str) -> pa.Array:
-    """Names of the examples, each once."""
+    """Return the names of the examples, made unique."""
     keys = [printable(key.encode("utf-8", "surrogateescape")) for key in found.keys]
     if len(set(keys)) < len(keys):
         keys = [f"{files[at].name}/{key}" for at, key in zip(found.files, keys, strict=True)]
     if len(set(keys)) < len(keys):
         again, count = Counter(keys).most_common(1)[0]
         raise DataError(f"expected every example of {spec} once, got {again} {count} times")
-    # arrow instead of a list: loader workers share it without copying
+    # an arrow array instead of a list, because loader workers share it without copying
     return pa.array(keys, pa.large_string())

@@ -1,7 +1,7 @@
-"""Arrays in files: ``.npy``, ``.npz``, ``.safetensors``, torch and idx, never by running code.
+"""Arrays stored in files: ``.npy``, ``.npz``, ``.safetensors``, torch and idx files.
 
-They are read in parts and in place if the format allows it, so that a file may be larger than the
-memory.
+No reader runs code from a file. If the format allows it, an array is read in parts and in place, so
+a file may be larger than memory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 from hardsight.data.source import Fingerprint, is_regular
 from hardsight.errors import DataError, MissingDataError, UnsafeFileError
 
-_RELEASE_BYTES = 64 * 1024**2
+_RELEASE_BYTES = 64 * 1024**2  # pages already read are given back in steps of this size
 _MAP_NORESERVE = 0x4000  # Linux: a private mapping may be larger than the memory
-# A compressed array must be unpacked into memory; beyond this it has to be stored uncompressed.
+# A compressed array has to be unpacked into memory. Larger ones must be stored uncompressed, so
+# that they can be mapped.
 MAX_UNPACKED_BYTES = 2 * 1024**3
 ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin")
 _SAFETENSORS_DTYPES = {
@@ -40,7 +41,9 @@ _SAFETENSORS_DTYPES = {
     "BOOL": "?",
 }
 IDX_NAME = re.compile(r"idx\d-ubyte(\.gz)?$", re.IGNORECASE)
+# The type codes of the idx format; its numbers are big-endian.
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+# MNIST calls its test files "t10k".
 _SPLIT_WORDS = {"train": ("train",), "test": ("t10k", "test"), "validation": ("val",)}
 
 
@@ -48,8 +51,8 @@ class StoredArray(ABC):
     """An array that can be read in parts.
 
     Attributes:
-        shape: of the whole array.
-        dtype: of what ``read`` returns.
+        shape: shape of the whole array.
+        dtype: dtype of the arrays that ``read`` returns.
     """
 
     shape: tuple[int, ...]
@@ -57,14 +60,14 @@ class StoredArray(ABC):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows ``start`` to ``stop``: a view if possible."""
+        """Return rows ``start`` to ``stop``, as a view if possible."""
 
     def whole(self) -> NDArray[Any]:
-        """Everything, for small arrays such as labels and class weights."""
+        """Return the whole array; meant for small ones such as labels and class weights."""
         return self.read(0, self.shape[0])
 
     def add_to(self, mark: Fingerprint) -> None:
-        """Take a sample of the content into a fingerprint: evenly spaced rows."""
+        """Add a sample of the content, evenly spaced rows, to a fingerprint."""
         mark.add_rows(self)
 
 
@@ -75,20 +78,20 @@ class MemoryArray(StoredArray):
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A view of the rows."""
+        """Return a view of the rows."""
         return self.array[start:stop]
 
     def whole(self) -> NDArray[Any]:
-        """The array itself."""
+        """Return the array itself."""
         return self.array
 
 
 class ChosenRows(StoredArray):
-    """Some rows of a stored array, ascending.
+    """Some rows of a stored array, in ascending order.
 
     Args:
-        array: that they lie in.
-        rows: their positions.
+        array: the array that the rows are taken from.
+        rows: their positions in it.
     """
 
     def __init__(self, array: StoredArray, rows: NDArray[np.int64]) -> None:
@@ -96,29 +99,33 @@ class ChosenRows(StoredArray):
         self.shape, self.dtype = (len(rows), *array.shape[1:]), array.dtype
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The rows; those between them are read and left out."""
+        """Return the chosen rows; rows between them are read too and dropped."""
         at = self._rows[start:stop]
         if not len(at):
             return self._array.read(0, 0)
         first = int(at[0])
-        # a block from first to last: rows that were chosen from all over are read in batches anyway
+        # One block from first to last is read. This is cheap enough: rows chosen from all over the
+        # array are read in batches anyway.
         return self._array.read(first, int(at[-1]) + 1)[at - first]
 
 
 class MappedArray(StoredArray):
-    """An array inside a file, mapped on first use; pickles as its place, not its content.
+    """An array inside a file, mapped on first use.
+
+    Pickling stores the position in the file, not the content.
 
     Args:
-        file: where it lies.
-        offset: its first byte.
-        shape: of the array.
+        file: the file that holds the array.
+        offset: position of the array's first byte.
+        shape: shape of the array.
         stored: dtype in the file.
-        fortran: column-major.
-        bfloat16: ``stored`` is the upper half of float32; ``read`` widens it.
-        end: behind the last byte that may belong to it; ``None`` for the end of the file.
+        fortran: whether the array is stored column by column.
+        bfloat16: whether ``stored`` is the upper half of a float32, which ``read`` widens.
+        end: position after the last byte that may belong to the array; ``None`` means the end of
+            the file.
 
     Raises:
-        DataError: the array does not fit there.
+        DataError: the array does not fit into the file at this position.
     """
 
     def __init__(
@@ -133,13 +140,14 @@ class MappedArray(StoredArray):
         end: int | None = None,
     ) -> None:
         self.file, self.offset, self.shape = file, offset, shape
-        # bfloat16 has no numpy dtype; it is read as integers and widened row by row
+        # numpy has no bfloat16, so it is read as integers and widened when rows are read
         self.dtype = np.dtype(np.float32) if bfloat16 else stored.newbyteorder("=")
         self._stored, self._fortran, self._bfloat16 = stored, fortran, bfloat16
         self._released = 0  # first byte of the mapping that may be in memory
         if any(length < 0 for length in shape):
             raise DataError(f"{file} is damaged: it declares an array of shape {list(shape)}")
-        # before anything is mapped: reading behind the end would kill the process
+        # Checked before anything is mapped: reading past the end of the file would kill the process
+        # with a bus error.
         needed = offset + stored.itemsize * math.prod(shape)
         end = file.stat().st_size if end is None else min(end, file.stat().st_size)
         if end < needed:
@@ -160,61 +168,68 @@ class MappedArray(StoredArray):
         return np.ndarray(self.shape, self._stored, self._mapping, self.offset, order=order)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A view of the rows; bfloat16 is widened to float32, for these rows only.
+        """Return a view of the rows; bfloat16 rows are widened to float32.
 
-        Not to be written to: pages behind the reader are given back, and with them changes.
+        Do not write to the view: pages that were read are given back, and changes are lost with
+        them.
         """
         rows = self._array[start:stop]
         self._release_before(start)
         if self._bfloat16:
-            # bfloat16 is the upper half of a float32
+            # bfloat16 is the upper half of a float32, so shifting it up by 16 bits is exact
             return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return rows.astype(self.dtype, copy=False)  # torch knows native byte order only
+        return rows.astype(self.dtype, copy=False)  # torch only knows native byte order
 
     def _release_before(self, row: int) -> None:
-        """Give back the pages of rows already read, so that they do not count as ours.
+        """Give back the pages of rows already read, so that they do not count as our memory.
 
-        A view that is still in use finds its content again in the system's cache.
+        A view that is still in use is read from the system's cache again.
         """
         if self._fortran or 0 in self.shape or not hasattr(mmap, "MADV_DONTNEED"):
             return
         row_bytes = self._array.nbytes // self.shape[0]
         place = self.offset + min(row, self.shape[0]) * row_bytes
-        # whole pages only
+        # madvise takes whole pages only
         place -= place % mmap.PAGESIZE
         step_back = place < self._released
         until = len(self._mapping) if step_back else place
-        # a step back means another pass: everything is given back
+        # A step back means that another pass has begun: give everything back.
         if step_back or until - self._released >= _RELEASE_BYTES:
             self._mapping.madvise(mmap.MADV_DONTNEED, self._released, until - self._released)
             self._released = place
 
     def whole(self) -> NDArray[Any]:
-        """Everything; a single number has no rows to read."""
+        """Return the whole array; a single number has no rows to read."""
         return super().whole() if self.shape else self._array
 
     def __getstate__(self) -> dict[str, Any]:
+        # a mapping cannot be pickled; the copy maps the file again
         open_here = ("_mapping", "_array")
         kept = {name: value for name, value in self.__dict__.items() if name not in open_here}
         return {**kept, "_released": 0}
 
 
 def _mapped(file: Path) -> mmap.mmap:
-    """The file as private memory: torch warns of read-only memory, and nothing is written back."""
+    """Map the file as private, writable memory.
+
+    torch warns if it is given read-only memory. Nothing is ever written back to the file.
+    """
     with file.open("rb") as source:
         if sys.platform != "linux":
             return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_COPY)
         return mmap.mmap(
             source.fileno(),
             0,
-            # without a reservation: a file may be larger than memory and swap together
+            # not reserved, since the file may be larger than memory and swap together
             flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
         )
 
 
 def stored_arrays(file: Path) -> dict[str, StoredArray]:
-    """The arrays of a ``.npy`` (under the name ``""``), ``.npz``, ``.safetensors`` or torch file.
+    """Return the arrays in a ``.npy``, ``.npz``, ``.safetensors`` or torch file, by name.
+
+    The array in a ``.npy`` file has the name ``""``.
 
     Raises:
         DataError: the file is damaged, or unpacks to more than ``MAX_UNPACKED_BYTES``.
@@ -233,7 +248,7 @@ def stored_arrays(file: Path) -> dict[str, StoredArray]:
     except (DataError, UnsafeFileError):
         raise
     except (
-        # all that a damaged file makes readers raise
+        # everything that readers raise on a damaged file
         *(OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RuntimeError),
         *(zipfile.BadZipFile, zlib.error),
     ) as err:
@@ -277,7 +292,7 @@ def _npz(file: Path) -> dict[str, StoredArray]:
             if not member.filename.endswith(".npy"):
                 continue
             name = member.filename.removesuffix(".npy")
-            # stored members without encryption lie in the file as they are
+            # members stored without compression or encryption can be mapped where they are
             if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 0x1:
                 with file.open("rb") as source:
                     begin = _content_offset(source, member)
@@ -290,12 +305,15 @@ def _npz(file: Path) -> dict[str, StoredArray]:
 
 
 def _content_offset(source: IO[bytes], member: zipfile.ZipInfo) -> int:
-    """Where a stored member's bytes begin: behind its local header, whose lengths are its own."""
+    """Return the position of a stored member's first byte, which follows its local header.
+
+    The local header states its own lengths, which may differ from those in the zip directory.
+    """
     source.seek(member.header_offset)
     header = source.read(30)
     if header[:4] != b"PK\x03\x04":
         raise zipfile.BadZipFile(f"no local header for {member.filename}")
-    # offsets of the format: the local header's own lengths, not those of the directory
+    # offsets that the zip format defines for the lengths of the name and the extra field
     name, extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
     return member.header_offset + 30 + name + extra
 
@@ -303,7 +321,7 @@ def _content_offset(source: IO[bytes], member: zipfile.ZipInfo) -> int:
 def _unpacked(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path, name: str
 ) -> NDArray[Any]:
-    """A compressed member; sizes are looked at before anything is unpacked."""
+    """Unpack a compressed member, after checking that its size is within the limit."""
     with archive.open(member) as source:
         shape, fortran, dtype = _npy_header(source)
         _refuse_objects(dtype, file, name)
@@ -314,17 +332,17 @@ def _unpacked(
                 f"GiB, more than {MAX_UNPACKED_BYTES / 2**30:.0f}; store it with np.savez, which "
                 "is read in place"
             )
-        # exactly as much as the header says: a bomb goes no further
+        # Reads exactly the size that the header states, so a zip bomb is not unpacked further.
         array = np.frombuffer(read_exactly(source, size, f"array {name!r} of {file}"), dtype)
         array = array.astype(dtype.newbyteorder("="), copy=False)
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
 
 
 def read_exactly(source: Any, size: int, what: str) -> bytearray:
-    """``size`` bytes, never more, in memory that may be written to.
+    """Return exactly ``size`` bytes in writable memory.
 
     Raises:
-        DataError: there are fewer.
+        DataError: there are fewer bytes.
     """
     content = bytearray(size)
     view, filled = memoryview(content), 0
@@ -342,7 +360,7 @@ def read_exactly(source: Any, size: int, what: str) -> bytearray:
 def _safetensors(file: Path) -> dict[str, StoredArray]:
     with file.open("rb") as source:
         length = int.from_bytes(source.read(8), "little")
-        # the limit of the format itself
+        # 100 MB is the limit that the format itself sets
         if length > min(file.stat().st_size, 100_000_000):
             raise DataError(f"{file} is not a readable .safetensors file: header too long")
         header = json.loads(source.read(length))
@@ -353,7 +371,7 @@ def _safetensors(file: Path) -> dict[str, StoredArray]:
         stored = np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]])
         begin, end = entry["data_offsets"]
         shape = tuple(int(length) for length in entry["shape"])
-        # overlapping tensors would be a way to read what is not there
+        # A tensor of another size than its place could overlap others or read outside its data.
         if end - begin != stored.itemsize * math.prod(shape) or begin < 0:
             raise DataError(f"{file} is damaged: tensor {name!r} does not fit its own place")
         arrays[name] = MappedArray(
@@ -373,7 +391,7 @@ def _torch_tensors(file: Path) -> dict[str, StoredArray]:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd pickles, which are refused below
+            warnings.simplefilter("ignore")  # torch warns about odd pickles, which we refuse below
             content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as err:
         raise UnsafeFileError(
@@ -386,7 +404,7 @@ def _torch_tensors(file: Path) -> dict[str, StoredArray]:
 
 
 def _flattened(content: Any, prefix: str) -> dict[str, StoredArray]:
-    """Tensors of nested dicts under dotted names."""
+    """Return the tensors of nested dicts under dotted names."""
     import torch
 
     if isinstance(content, torch.Tensor):
@@ -401,7 +419,7 @@ def _flattened(content: Any, prefix: str) -> dict[str, StoredArray]:
 
 
 def split_member(text: str) -> tuple[str, str | None]:
-    """``FILE:NAME`` into file and array name; the name is ``None`` if there is none.
+    """Split ``FILE:NAME`` into file and array name; the name is ``None`` if there is none.
 
     Example:
         >>> split_member("head.safetensors:fc.weight")
@@ -414,7 +432,7 @@ def split_member(text: str) -> tuple[str, str | None]:
 
 
 def is_idx(file: Path) -> bool:
-    """Whether a file is named as idx files are.
+    """Return whether a file is named the way idx files are.
 
     Example:
         >>> is_idx(Path("t10k-images-idx3-ubyte.gz")), is_idx(Path("notes.gz"))
@@ -424,17 +442,17 @@ def is_idx(file: Path) -> bool:
 
 
 def idx_images_in(folder: Path, split: str | None) -> Path | None:
-    """The images file of a split in a folder of idx files; ``None`` if there are none.
+    """Return the images file of a split in a folder of idx files, or ``None`` if there are none.
 
     Raises:
-        DataError: there are several and ``split`` names none, or not one of them.
+        DataError: there are several files, and ``split`` is not given or does not choose one.
     """
     named = (file for file in folder.iterdir() if is_idx(file) and "images" in file.name)
     images = sorted(file for file in named if is_regular(file))
     if not images:
         return None
-    # the same file packed and unpacked counts once, unpacked first
-    # reversed, so that the later of the two, without .gz, stays
+    # A file that is there both packed and unpacked counts once. Later entries of the dict win, so
+    # the list is reversed to keep the unpacked file, which sorts first.
     files = list({IDX_NAME.sub("", file.name): file for file in reversed(images)}.values())
     words = _SPLIT_WORDS.get(split or "", (split or "",))
     chosen = [file for file in files if any(word in file.name for word in words)]
@@ -447,10 +465,10 @@ def idx_images_in(folder: Path, split: str | None) -> Path | None:
 
 
 def labels_beside(images: Path) -> Path:
-    """The labels file that belongs to an images file.
+    """Return the labels file that belongs to an images file.
 
     Raises:
-        MissingDataError: it is not there.
+        MissingDataError: there is no such file.
     """
     plain = re.sub(r"\.gz$", "", images.name).replace("images", "labels")
     plain = re.sub(r"idx\d", "idx1", plain)
@@ -463,10 +481,12 @@ def labels_beside(images: Path) -> Path:
 
 
 def idx_array(file: Path) -> MappedArray | MemoryArray:
-    """The array in an idx file; packed files are unpacked into memory, others read in place.
+    """Return the array in an idx file.
+
+    Packed files are unpacked into memory; others are read in place.
 
     Raises:
-        DataError: the file is damaged, truncated, or larger than it declares.
+        DataError: the file is damaged or truncated, or unpacks to more than ``MAX_UNPACKED_BYTES``.
     """
     packed = file.suffix.lower() == ".gz"
     try:
@@ -489,7 +509,7 @@ def idx_array(file: Path) -> MappedArray | MemoryArray:
 
 def _header(source: Any, file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
     magic = source.read(4)
-    # two zeros, a type and the number of dimensions
+    # an idx file starts with two zero bytes, the type code and the number of dimensions
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _DTYPES or not magic[3]:
         raise DataError(f"{file} is not an idx file: it starts with {magic!r}")
     sizes = source.read(4 * magic[3])

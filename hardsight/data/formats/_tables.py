@@ -1,4 +1,4 @@
-"""Lists of pictures with a label each: CSV files, data frames, and columns of paths or cells."""
+"""Lists of labelled pictures: CSV files, data frames, and columns of paths or cells."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hardsight.data.source import (
 )
 from hardsight.errors import BadExampleError, DataError, LabelError, OptionError, UnknownPartError
 
-# the documented name first
+# The first name is the documented one and wins over the others.
 PATHS = (
     "path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "img_path",
     "image_file", "image", "img",
@@ -38,19 +38,19 @@ LABELS = (
     "targets", "y",
 )  # fmt: skip
 SPLIT = "split"
-IMAGE_COLUMNS = ("image", "img")  # of the picture itself
+IMAGE_COLUMNS = ("image", "img")  # columns that hold the picture itself
 IMAGE_LIST = "image_list.txt"
 LIST_SUFFIXES = (".csv", ".tsv")
-_LOOKED_AT = 16  # files, before a list is called wrong as a whole
+_LOOKED_AT = 16  # files that are looked for before the whole list is called wrong
 
 
 def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where: str) -> str:
-    """The column that one of ``names`` stands for, however it is written.
+    """Return the column that has one of ``names``, whatever its case and separators.
 
     Args:
-        columns: there are.
-        names: it may have, the documented one first; that one wins.
-        role: what it holds, for messages.
+        columns: the columns there are.
+        names: the names the column may have. The first one is the documented one, and wins.
+        role: what the column holds, for messages.
         where: the header, for messages.
 
     Raises:
@@ -60,7 +60,7 @@ def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where
         >>> chosen_column(["File Name", "Label"], PATHS, "paths", "the header of x.csv")
         'File Name'
     """
-    if len(names) == 1 and list(columns).count(names[0]) == 1:  # as the user wrote it
+    if len(names) == 1 and list(columns).count(names[0]) == 1:  # spelled exactly as the user did
         return names[0]
     plain = [plain_name(column) for column in columns]
     twice = [name for name, count in Counter(plain).items() if count > 1 and name in names]
@@ -84,7 +84,7 @@ def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where
 
 
 def plain_name(column: str) -> str:
-    """A column's name in lower case, with underscores.
+    """Return a column's name in lower case, with underscores.
 
     Example:
         >>> plain_name(" Image-Path ")
@@ -94,15 +94,17 @@ def plain_name(column: str) -> str:
 
 
 class CellSource(ExampleSource):
-    """Pictures in cells: encoded, as ``{bytes, path}``, as a path, decoded, or as an array.
+    """Pictures stored in the cells of a column.
+
+    A cell may hold an encoded picture, ``{bytes, path}``, a path, a decoded picture or an array.
 
     Args:
-        cells: one per example.
-        labels: one per cell, in any form that :func:`class_indices` takes.
-        spec: as the user named it.
-        classes: names, position = label.
-        root: folder that relative paths start from.
-        columns: others, by name.
+        cells: one cell per example.
+        labels: one label per cell, in any form that :func:`class_indices` takes.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
+        root: the folder that relative paths start from.
+        columns: the other columns, by name.
     """
 
     def __init__(
@@ -127,25 +129,28 @@ class CellSource(ExampleSource):
         return Example(self.id_of(index), self.label_of(index), content)
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """Another column of the frame."""
+        """Return another column of the frame, or ``None`` if there is no such column."""
         return self._columns.get(name)
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Those of the frame."""
+        """Names of the frame's columns."""
         return tuple(map(str, self._columns))
 
     def fingerprint(self) -> str:
-        """SHA-256 over labels, classes and evenly spaced cells; it misses changes between them."""
+        """Return the SHA-256 of labels, classes and evenly spaced cells.
+
+        A change in a cell between the sampled ones is not noticed.
+        """
         mark = Fingerprint("cells").add_array(self.labels).add_names(self.classes)
         return mark.add(content_digest(self._cells.__getitem__, len(self))).hexdigest()
 
 
 def cell_content(cell: Any, root: Path) -> Any:
-    """The picture in a cell.
+    """Return the picture in a cell.
 
     Raises:
-        BadExampleError: there is none, or it cannot be decoded.
+        BadExampleError: the cell is empty, or its content cannot be decoded.
     """
     if isinstance(cell, Mapping):
         stored, path = cell.get("bytes"), cell.get("path")
@@ -157,6 +162,7 @@ def cell_content(cell: Any, root: Path) -> Any:
     if isinstance(cell, str | os.PathLike):
         return decode_file(root / cell)
     if isinstance(cell, Image.Image):
+        # PIL opens files lazily; loading now makes a damaged picture fail here
         cell.load()
         return cell
     if isinstance(cell, np.ndarray):
@@ -168,16 +174,16 @@ class ListedImages(ImageFiles):
     """Image files in the order of a list.
 
     Args:
-        root: folder that relative paths start from; they may lead out of it.
-        paths: as the list writes them; they are the ids.
-        labels: one per path, in any form that :func:`class_indices` takes.
-        spec: as the user named it.
-        classes: names, position = label.
-        column: gives another column of the list by its name, ``None`` if there is none.
-        names: of all columns.
+        root: the folder that relative paths start from; a path may lead out of it.
+        paths: the paths as the list writes them; they are also the ids.
+        labels: one label per path, in any form that :func:`class_indices` takes.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
+        column: returns another column of the list by name, or ``None`` if there is none.
+        names: the names of all columns.
 
     Raises:
-        DataError: none of the files is there.
+        DataError: none of the files looked for exists.
         LabelError: a label is missing or not a class.
     """
 
@@ -196,6 +202,7 @@ class ListedImages(ImageFiles):
         encoded = [os.fsencode(path) for path in paths]
         super().__init__(root, encoded, indices, classes=found, spec=spec, kind="list")
         self._column, self._column_names = column, tuple(names)
+        # a few files are enough to tell a wrong root folder from single missing pictures
         looked = [self._path(index) for index in evenly_spaced(len(self), _LOOKED_AT)]
         if not any(os.path.exists(path) for path in looked):
             raise DataError(
@@ -210,12 +217,12 @@ class ListedImages(ImageFiles):
             raise BadExampleError(f"{err}: {os.fsdecode(self._path(index))}") from err
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """Another column of the list."""
+        """Return another column of the list, or ``None`` if there is no such column."""
         return self._column(name)
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Those of the list."""
+        """Names of the list's columns."""
         return self._column_names
 
 
@@ -228,19 +235,19 @@ def csv_images(
     image: str | None = None,
     label: str | None = None,
 ) -> ListedImages:
-    """Images that a CSV file names, with their labels; paths start from the file's folder.
+    """Return the labelled images that a CSV file names; paths start from the file's folder.
 
     Args:
-        file: with a header and columns of paths and labels, separated by commas, semicolons or
-            tabs; a column ``split`` may say what belongs where.
-        spec: as the user named it.
-        classes: names, position = label.
-        split: rows to keep.
-        image: name of the column with the paths; found by its name if ``None``.
-        label: name of the column with the labels, in the same way.
+        file: a file with a header and columns of paths and labels, separated by commas, semicolons
+            or tabs; a column ``split`` may assign rows to splits.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
+        split: the split to keep.
+        image: name of the column of paths; ``None`` finds it by the usual names.
+        label: name of the column of labels; ``None`` finds it by the usual names.
 
     Raises:
-        DataError: it cannot be read, or the header leaves no choice or several.
+        DataError: the file cannot be read, or no column or several could be the paths or labels.
         LabelError: a label is missing or not a class.
     """
     header, rows = csv_cells(file, spec)
@@ -285,19 +292,20 @@ def listed_images(
     column: Callable[[str], NDArray[Any] | None] | None = None,
     names: Sequence[str] | None = None,
 ) -> ListedImages:
-    """The images of one split of a list, all of them if it has no column ``split``.
+    """Return the images of one split of a list, or all of them if it has no column ``split``.
 
     Args:
-        paths: of all rows.
-        labels: of all rows.
-        root: folder that relative paths start from.
-        spec: as the user named it.
-        classes: names, position = label.
-        split: rows to keep.
-        columns: of all rows by name, ``split`` among them if there is one.
-        column: gives any column by its name; by default one of ``columns``.
-        names: of all columns; by default those of ``columns``.
+        paths: the paths of all rows.
+        labels: the labels of all rows.
+        root: the folder that relative paths start from.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
+        split: the split to keep.
+        columns: columns of all rows by name, including ``split`` if there is one.
+        column: returns any column by its name; by default, looks it up in ``columns``.
+        names: names of all columns; by default, those of ``columns``.
     """
+    # filled in two steps: np.array(labels, dtype=object) would turn a list of lists into a matrix
     values: NDArray[Any] = np.empty(len(paths), dtype=object)
     values[:] = list(labels)
     kept = rows_of_split(columns, split, spec)
@@ -320,9 +328,10 @@ def classes_of_all(
     classes: Sequence[str] | None,
     spec: str,
 ) -> Sequence[str] | None:
-    """Names of the classes over all splits, so that each split numbers them alike.
+    """Return the class names over all splits, so that every split numbers the classes the same way.
 
-    Labels that are missing, or unusable, in another split say nothing.
+    Missing labels in another split are ignored. If the labels of all splits cannot be read as
+    classes, the result is ``None``, and the kept split decides for itself.
     """
     if classes is not None or kept is None:
         return classes
@@ -340,11 +349,11 @@ def classes_of_all(
 def rows_of_split(
     columns: Mapping[str, Any], split: str | None, spec: str
 ) -> NDArray[np.int64] | None:
-    """Rows whose column ``split`` says so; ``None`` for all of them.
+    """Return the rows that belong to ``split``, or ``None`` for all rows.
 
     Raises:
-        DataError: there are several splits and none was asked for, or no such split.
-        OptionError: a split was asked for, and there is no such column.
+        DataError: there are several splits and none was asked for, or there is no such split.
+        OptionError: a split was asked for, but there is no column ``split``.
     """
     name = next((column for column in columns if plain_name(str(column)) == SPLIT), None)
     if name is None:
@@ -365,12 +374,12 @@ def rows_of_split(
 
 
 def visda_images(file: Path, *, classes: Sequence[str], spec: str) -> ImageFiles:
-    """Images that lines such as ``aeroplane/0001.png 0`` name, in their order.
+    """Return the images that lines such as ``aeroplane/0001.png 0`` name, in their order.
 
     Args:
         file: the list; paths are relative to its folder and may not leave it.
-        classes: names, position = label.
-        spec: as the user named it.
+        classes: class names; the position of a name is its label.
+        spec: how the user named the data.
 
     Raises:
         DataError: a line is not a path and a label, a label is not a class, or there are no lines.
@@ -388,12 +397,14 @@ def visda_images(file: Path, *, classes: Sequence[str], spec: str) -> ImageFiles
 
 
 def csv_cells(file: Path, spec: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header, and the cells of every further line with its number; blank lines are left out."""
+    """Return the header, and the cells of every later line with its number, without blank lines."""
     try:
+        # Excel begins its UTF-8 files with a byte order mark, which utf-8-sig removes
         with file.open(newline="", encoding="utf-8-sig") as source:
             first = source.readline()
             source.seek(0)
-            separator = max((",", ";", "\t"), key=first.count)  # between the names of columns
+            # the separator is the one that the header uses most often
+            separator = max((",", ";", "\t"), key=first.count)
             reader = csv.reader(source, delimiter=separator)
             rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except UnicodeDecodeError as err:
@@ -414,7 +425,7 @@ def check_cells(
 ) -> None:
     """Raise ``DataError`` unless there are rows, each as long as the header.
 
-    ``quoted``: a cell that needs quotes, to show how they are written.
+    The message shows ``quoted``, a cell that needs quotes, to show how quotes are written.
     """
     for number, row in rows:
         if len(row) != len(header):
@@ -444,12 +455,13 @@ def _lines(file: Path) -> list[str]:
 
 
 def _entry(line: str, num_classes: int, where: str) -> tuple[bytes, int]:
-    """Path and label of a line; a path may hold spaces."""
+    """Return the path and the label of a line; a path may contain spaces."""
     path, _, label = line.strip().rpartition(" ")
     if not path or not label.isdecimal():
         raise DataError(f"expected a path and a label in {where}, got {line.strip()[:80]!r}")
     if int(label) >= num_classes:
         raise DataError(f"expected a label below {num_classes} in {where}, got {label}")
+    # downloaded lists must not make us read files outside their folder
     parts = PurePosixPath(path)
     if parts.is_absolute() or ".." in parts.parts:
         raise DataError(f"expected a path below the list's folder in {where}, got {path[:80]!r}")
@@ -464,10 +476,10 @@ def frame_source(
     image: str | None = None,
     label: str | None = None,
 ) -> ExampleSource:
-    """The examples of a data frame; relative paths start from the working directory.
+    """Return the examples of a data frame; relative paths start from the working directory.
 
     Raises:
-        DataError: no column, or more than one, can be the pictures or the labels.
+        DataError: no column or several columns could be the pictures or the labels.
         LabelError: a label is missing or not a class.
     """
     spec = type(frame).__name__
@@ -475,6 +487,7 @@ def frame_source(
         raise DataError(f"no examples in {spec}: it has no rows")
     names = [str(name) for name in frame.columns]
     where = f"the columns of {spec}"
+    # by position, since a frame may have two columns of the same name
     columns = {name: frame.iloc[:, at].to_numpy() for at, name in enumerate(names)}
     label = chosen_column(names, LABELS if label is None else (label,), "labels", where)
     stored = (name for name in IMAGE_COLUMNS if name in names and not _are_paths(columns[name]))
@@ -503,8 +516,8 @@ def _are_paths(cells: NDArray[Any]) -> bool:
 
 
 def _labels(column: Any) -> tuple[NDArray[Any], Sequence[str] | None]:
-    """Labels of a column, and the names of its categories in their order."""
-    # a copy: what pandas hands out may be its own
+    """Return the labels in a column and, if it is categorical, its categories in their order."""
+    # a copy, because pandas may return its own memory, which must not change
     values = column.to_numpy(dtype=object, copy=True)
     values[column.isna().to_numpy()] = None
     categories = getattr(column.dtype, "categories", None)
@@ -514,6 +527,6 @@ def _labels(column: Any) -> tuple[NDArray[Any], Sequence[str] | None]:
 
 
 def _plain(values: NDArray[Any]) -> NDArray[Any]:
-    """Objects as numbers, if that is what all of them are."""
+    """Return an array of numbers if all values are numbers, else the objects unchanged."""
     numbers = all(isinstance(value, int | float | np.number | np.bool_) for value in values)
     return np.array(values.tolist()) if numbers else values

@@ -1,4 +1,4 @@
-"""Texts with a label each: CSV, JSONL and parquet files, data frames, and Hugging Face datasets."""
+"""Labelled texts: CSV, JSONL and parquet files, data frames, and Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from hardsight.data.source import (
 from hardsight.data.texts import Texts
 from hardsight.errors import BadExampleError, DataError, LabelError, UnknownPartError
 
-# the documented name first
+# The first name is the documented one and wins over the others.
 TEXTS = ("text", "sentence", "review", "question", "comment", "content", "document", "body")
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 _NUMBER = re.compile(r"\s*-?[0-9]+([.,][0-9]+)?\s*")
 _COUNTED = re.compile(r"[1-9][0-9]*")
-_LOOKED_AT = 200  # texts, to see whether they are text
-_MANY = 50  # different labels, before they are taken for something else than classes
+_LOOKED_AT = 200  # texts that are checked to see whether the column holds text at all
+_MANY = 50  # distinct labels that are always accepted as classes
 
 
 class TextSource(ExampleSource):
-    """Texts in memory, each with a label.
+    """Labelled texts in memory.
 
     Args:
-        texts: one per example; ``None`` for one that is missing.
-        labels: one per text, in any form that :func:`class_indices` takes; ``None`` if they play no
-            part, and each is -1.
-        spec: as the user named it.
-        classes: names, position = label.
-        ids: one per text; positions if there are none.
-        columns: others, by name.
-        max_tokens: most tokens of a text that a model is to see.
+        texts: one text per example, or ``None`` for a missing one.
+        labels: one label per text, in any form that :func:`class_indices` takes. If ``None``,
+            labels play no part, and each one is -1.
+        spec: how the user named the data.
+        classes: class names; the position of a name is its label.
+        ids: one id per text; ``None`` uses positions.
+        columns: the other columns, by name.
+        max_tokens: the largest number of tokens of a text that a model sees.
 
     Raises:
-        DataError: there are no texts, or the column holds something else.
-        LabelError: a label is missing or not a class, or nearly every text has one of its own.
+        DataError: there are no texts, or the column does not hold texts.
+        LabelError: a label is missing or not a class, or nearly every text has its own label.
     """
 
     def __init__(
@@ -100,16 +100,17 @@ class TextSource(ExampleSource):
 
     @property
     def texts(self) -> list[str]:
-        """All texts, an empty one for each that is missing."""
+        """All texts, with an empty string for each missing one."""
         return [text if isinstance(text, str) else "" for text in self._texts]
 
     def text_of(self, index: int) -> str:
-        """The text.
+        """Return the text of an example.
 
         Raises:
-            BadExampleError: it is missing or empty.
+            BadExampleError: the text is missing or empty.
         """
         text = self._texts[index]
+        # pandas marks a missing text with NaN
         if text is None or (isinstance(text, float) and np.isnan(text)):
             raise BadExampleError("no text is stored for it")
         if not isinstance(text, str):
@@ -119,25 +120,25 @@ class TextSource(ExampleSource):
         return text
 
     def id_of(self, index: int) -> str:
-        """Stored id, or position."""
+        """Return the stored id, or the position if there are no ids."""
         return id_at(self._ids, index)
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """Another column of the file."""
+        """Return another column of the file, or ``None`` if there is no such column."""
         found = self._columns.get(name)
         return None if found is None else np.asarray(found)
 
     def fingerprint(self) -> str:
-        """SHA-256 over labels, classes and all texts."""
+        """Return the SHA-256 of labels, classes and all texts."""
         mark = Fingerprint("texts").add_array(self.labels).add_names(self.classes)
         return mark.add_names([repr(text) for text in self._texts]).hexdigest()
 
 
 def is_text_list(header: Sequence[str]) -> bool:
-    """Whether a list with these columns is one of texts, by their names alone.
+    """Return whether the column names alone say that a list holds texts.
 
     Raises:
-        DataError: it may be one of texts or one of pictures.
+        DataError: the names fit texts and pictures.
     """
     plain = [plain_name(name) for name in header]
     texts = [name for name, short in zip(header, plain, strict=True) if short in TEXTS]
@@ -152,7 +153,7 @@ def is_text_list(header: Sequence[str]) -> bool:
 
 
 def text_file(file: Path, *, spec: str, **options: Any) -> TextSource:
-    """Texts of a CSV, TSV or JSONL file; see :func:`text_columns`."""
+    """Return the texts of a CSV, TSV or JSONL file; see :func:`text_columns`."""
     columns = table_columns(file, spec)
     source = text_columns(columns, spec=spec, **options)
     if not options.get("labelled", True):
@@ -163,13 +164,13 @@ def text_file(file: Path, *, spec: str, **options: Any) -> TextSource:
 
 
 def table_columns(file: Path, spec: str) -> Mapping[str, list[Any]]:
-    """All columns of a CSV, TSV or JSONL file; what is missing is ``None``."""
+    """Return all columns of a CSV, TSV or JSONL file; missing cells are ``None``."""
     is_json = file.suffix.lower() in JSON_SUFFIXES
     return _json_columns(file, spec) if is_json else _csv_columns(file, spec)
 
 
 def text_parquet(files: Sequence[Path], *, spec: str, **options: Any) -> TextSource:
-    """Texts of parquet files; see :func:`text_columns`."""
+    """Return the texts of parquet files; see :func:`text_columns`."""
     schema = common_schema(files)
     columns = {name: column_values(files, name) for name in schema.names}
     label = options.get("label") or next((n for n in schema.names if plain_name(n) in LABELS), None)
@@ -178,7 +179,8 @@ def text_parquet(files: Sequence[Path], *, spec: str, **options: Any) -> TextSou
     source = text_columns(columns, spec=spec, **options)
     if not options.get("labelled", True):
         return source
-    root = existing(spec) if os.path.exists(spec) else files[0].parent  # a pattern has no place
+    # a glob pattern is not a folder, so the folder of the first match stands in for it
+    root = existing(spec) if os.path.exists(spec) else files[0].parent
     source.label_place = _place("parquet", tuple(files), root, columns, spec, **options)
     return source
 
@@ -187,7 +189,7 @@ def _place(
     form: str, files: tuple[Path, ...], root: Path, columns: Mapping[str, Any], spec: str,
     *, label: str | None, split: str | None, **_: Any,
 ) -> LabelPlace:  # fmt: skip
-    """Where the labels of texts are."""
+    """Return where the labels of texts are stored."""
     name = table_column(list(columns), label, LABELS, "label", spec)
     return LabelPlace(form, files, root, name=name, rows=rows_of_split(columns, split, spec))
 
@@ -203,17 +205,17 @@ def text_columns(
     max_tokens: int | None,
     labelled: bool = True,
 ) -> TextSource:
-    """Texts and labels among columns of equal length.
+    """Return the texts and labels in columns of equal length.
 
     Args:
-        columns: by name.
-        spec: as the user named it.
-        text: name of the column with the texts; found by its name if ``None``.
-        label: name of the column with the labels, in the same way.
-        classes: names, position = label.
-        split: rows to keep, by a column ``split``.
-        max_tokens: most tokens of a text that a model is to see.
-        labelled: whether labels play a part; without them every label is -1.
+        columns: the columns, by name.
+        spec: how the user named the data.
+        text: name of the column of texts; ``None`` finds it by the usual names.
+        label: name of the column of labels; ``None`` finds it by the usual names.
+        classes: class names; the position of a name is its label.
+        split: the split to keep, according to a column ``split``.
+        max_tokens: the largest number of tokens of a text that a model sees.
+        labelled: whether labels play a part; if not, every label is -1.
 
     Raises:
         DataError: there is no such column.
@@ -240,17 +242,17 @@ def text_columns(
 
 
 def _id(stored: Any, row: int) -> str:
-    """A stored id; one that is missing must not look like that of others."""
+    """Return a stored id; missing ids get a unique replacement, so that they stay distinct."""
     return f"row {row}" if stored is None else str(stored)
 
 
 def table_column(
     header: Sequence[str], stated: str | None, names: Sequence[str], role: str, spec: str
 ) -> str:
-    """The column that a user names, or else the one that has one of ``names``.
+    """Return the column that the user names, or else the one that has one of ``names``.
 
     Raises:
-        DataError: there is none, or more than one.
+        DataError: there is no such column, or there are several.
     """
     if stated is None:
         return chosen_column(header, names, f"{role}s", f"the columns of {spec}")
@@ -291,6 +293,7 @@ def _json_columns(file: Path, spec: str) -> dict[str, list[Any]]:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # json silently keeps the last of two equal keys
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -300,14 +303,14 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A label without spaces around it; nothing for an empty one."""
+    """Return a label without surrounding spaces; an empty one becomes ``None``."""
     if isinstance(value, str):
         return value.strip() or None
     return value.item() if isinstance(value, np.generic) else value
 
 
 def check_are_texts(texts: Sequence[Any], spec: str) -> None:
-    """Raise ``DataError`` if the first of them are numbers or lists."""
+    """Raise ``DataError`` if the first texts are all numbers or lists."""
     some = [text for text in texts[:_LOOKED_AT] if text is not None]
     if some and all(not isinstance(text, str) or _NUMBER.fullmatch(text) for text in some):
         first = some[0]
@@ -323,7 +326,10 @@ def check_are_texts(texts: Sequence[Any], spec: str) -> None:
 def _counted_from_1(
     labels: Any, classes: Sequence[str] | None, where: str
 ) -> tuple[Any, Sequence[str] | None]:
-    """Labels that count from 1, such as stars, are classes by that name, not by that position."""
+    """Turn labels that count from 1, such as stars, into class names.
+
+    As class indices they would be shifted: the label 1 would mean the second class.
+    """
     if classes is not None:
         return labels, classes
     values = list(labels)
@@ -340,7 +346,10 @@ def _counted_from_1(
 
 
 def _whole_number(value: Any) -> int | None:
-    """A label as the number it is; ``None`` for 1.5, and for 01, which may be another class."""
+    """Return a label as a whole number, or ``None`` if it is not one.
+
+    "01" does not count as 1, because both may be classes of their own.
+    """
     if isinstance(value, str):
         return int(value) if _COUNTED.fullmatch(value) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
@@ -350,6 +359,7 @@ def _whole_number(value: Any) -> int | None:
 
 def _check_are_classes(labels: Any, classes: Sequence[str] | None, where: str) -> None:
     distinct = {str(value) for value in labels if value is not None}
+    # above this, the column is more likely to hold ids or free text than classes
     if classes is None and len(distinct) > max(_MANY, len(labels) // 2):
         shown = ", ".join(sorted(distinct)[:3])
         raise LabelError(

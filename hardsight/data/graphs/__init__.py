@@ -1,4 +1,4 @@
-"""Graphs: put into batches, and drawn."""
+"""Graphs: how they are put into batches, and drawn."""
 
 from hardsight.data.graphs._graph import Graph as Graph
 from hardsight.data.graphs._graph import Graphs as Graphs

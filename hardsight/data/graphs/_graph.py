@@ -1,7 +1,7 @@
-"""A graph as an example: how several become one batch, and how one is drawn.
+"""A graph as an example: how several graphs become one batch, and how a graph is drawn.
 
-Several graphs are one graph whose parts do not touch, with the number of its graph for every node:
-what graph networks of torch-geometric take.
+A batch of graphs is one graph with unconnected parts, and states for every node which graph it
+belongs to. This is what the graph networks of torch-geometric take.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _COLOURS = (
     "#1971c2", "#e8590c", "#2f9e44", "#9c36b5", "#e03131", "#0c8599", "#f08c00", "#5f3dc4",
     "#846358", "#868e96",
 )  # fmt: skip
-_STEPS = 60  # of the spring layout
-_MOST_NODES = 400  # that are laid out by springs; more lie on a circle
+_STEPS = 60  # steps of the spring layout
+# Larger graphs are drawn on a circle: springs take time and memory quadratic in the nodes.
+_MOST_NODES = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +33,9 @@ class Graph:
     """Nodes with features, and edges between them.
 
     Attributes:
-        edges: pairs of nodes, ``[2, E]``; an edge in both directions is there twice.
-        features: of the nodes, ``[n, F]``.
-        kinds: of the nodes, ``[n]``, for the colours of a drawing.
+        edges: pairs of nodes, ``[2, E]``; an edge in both directions is listed twice.
+        features: features of the nodes, ``[n, F]``.
+        kinds: kinds of the nodes, ``[n]``, which give the colours of a drawing.
     """
 
     edges: NDArray[np.int64]
@@ -57,13 +58,13 @@ class Graphs(InputKind):
         self._packed: list[Graph | None] = []
 
     def read_for(self, model: Any, reader: Any, *, batch_size: int) -> Graphs:
-        """Graphs that keep what is packed of them for as long as this model reads them."""
+        """Return a new instance, which keeps packed graphs only while this model reads them."""
         return Graphs()
 
     def packed(self, contents: list[Any]) -> tuple[Tensor, int]:
-        """A number for each graph, by which :meth:`unpacked` finds it in memory.
+        """Return a number for each graph, by which :meth:`unpacked` finds the graph in memory.
 
-        Graphs have no shape in common, and one that all of them fit in would mostly be empty.
+        Graphs have no common shape, and a shape that fits all of them would mostly be empty.
         """
         import torch
 
@@ -72,25 +73,25 @@ class Graphs(InputKind):
         return torch.arange(first, len(self._packed)).view(-1, 1, 1), 0
 
     def unpacked(self, rows: Tensor) -> dict[str, Tensor]:
-        """One graph of all that the rows name."""
+        """Return one graph made of all graphs that the rows name."""
         graphs: list[Any] = [self._packed[number] for number in rows.flatten().long().tolist()]
         return {name: part.to(rows.device) for name, part in joined(graphs).items()}
 
     def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
-        """One graph of all, whose parts do not touch."""
+        """Return one graph made of all graphs, with unconnected parts."""
         return joined(contents), {}
 
     def small(self, content: Any) -> bytes:
-        """A drawing."""
+        """Return a drawing."""
         return drawing(content)
 
     def large(self, content: Any) -> bytes:
-        """A larger drawing."""
+        """Return a larger drawing."""
         return drawing(content, size=640)
 
 
 def joined(graphs: Sequence[Graph]) -> dict[str, Tensor]:
-    """Graphs as one: features ``x [n, F]``, ``edge_index [2, E]``, and ``batch [n]``."""
+    """Join graphs into one: features ``x [n, F]``, ``edge_index [2, E]``, and ``batch [n]``."""
     import torch
 
     sizes = np.array([len(graph) for graph in graphs])
@@ -104,7 +105,7 @@ def joined(graphs: Sequence[Graph]) -> dict[str, Tensor]:
 
 
 def drawing(graph: Graph, *, size: int = 160) -> bytes:
-    r"""A graph as a PNG: nodes in the colours of their kinds, laid out by springs.
+    r"""Return a graph as a PNG: nodes coloured by kind and laid out by springs.
 
     Example:
         >>> edges = np.array([[0, 1, 2], [1, 2, 0]])
@@ -114,7 +115,8 @@ def drawing(graph: Graph, *, size: int = 160) -> bytes:
     from PIL import Image, ImageDraw
 
     places = _laid_out(graph) * (size - 24) + 12
-    image = Image.new("RGB", (2 * size, 2 * size), "white")  # halved below, which smooths it
+    # drawn at twice the size and halved below, which smooths the lines
+    image = Image.new("RGB", (2 * size, 2 * size), "white")
     pen = ImageDraw.Draw(image)
     for first, second in graph.edges.T.tolist():
         ends = [tuple((2 * places[node]).tolist()) for node in (first, second)]
@@ -129,21 +131,25 @@ def drawing(graph: Graph, *, size: int = 160) -> bytes:
 
 
 def _laid_out(graph: Graph) -> NDArray[np.float64]:
-    """Places in the unit square, always the same for the same graph (Fruchterman-Reingold)."""
+    """Return positions in the unit square by Fruchterman-Reingold, always the same for a graph."""
     count = len(graph)
+    # starts from a circle instead of random positions, so that the drawing can be reproduced
     turn = 2 * np.pi * np.arange(count) / max(count, 1)
     places = np.stack([np.cos(turn), np.sin(turn)], axis=1)
     if 2 < count <= _MOST_NODES:
         links = np.zeros((count, count), dtype=bool)
         links[graph.edges[0], graph.edges[1]] = True
         links |= links.T
-        ideal = (4 / count) ** 0.5
+        ideal = (4 / count) ** 0.5  # edge length at which nodes fill the area evenly
         for step in range(_STEPS):
             apart = places[:, None] - places[None]  # [n, n, 2]
             far = np.maximum(np.linalg.norm(apart, axis=2), 1e-3)
+            # all nodes repel each other, edges attract, and a weak attraction among all nodes keeps
+            # unconnected parts together
             push = ideal**2 / far**2 - np.where(links, far / ideal, 0) - 0.05 * far
             move = (apart * push[..., None]).sum(axis=1)
             length = np.maximum(np.linalg.norm(move, axis=1, keepdims=True), 1e-9)
+            # steps shrink to 0, so the layout comes to rest
             places = places + move / length * np.minimum(length, 0.2 * (1 - step / _STEPS))
     low, high = places.min(axis=0), places.max(axis=0)
     spread = max(float((high - low).max()), 1e-9)

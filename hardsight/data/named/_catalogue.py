@@ -1,4 +1,4 @@
-"""The datasets that have a name here: their splits, classes, and names on the hub."""
+"""The named datasets: their splits, classes, and names on the hub."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class NamedDataset:
     """What is known about one dataset.
 
     Attributes:
-        folders: names of its folder below a data root, the first being the one we ask for.
-        splits: each with the words its files carry.
-        classes: names, position = label; empty if the data itself has them.
+        folders: names that its folder below a data root may have; messages ask for the first.
+        splits: the splits, each with the words that its files contain.
+        classes: class names; the position of a name is its label. Empty if the data has them.
         hub: ``OWNER/NAME[:CONFIG]`` on the Hugging Face hub; empty if it is not there.
-        label_columns: of its parquet files.
-        domain_column: of the hub's copy, if its splits are values of a column.
-        files: what its folder may hold, for the message if it is missing.
-        groups: new label of each label, if the classes are grouped.
-        group_names: names of those.
+        label_columns: names that the column of labels may have in parquet files.
+        domain_column: column of the hub's copy whose values are the splits, if that is so.
+        files: what its folder may contain, for the message if it is missing.
+        groups: the new label of each label, if the classes are grouped.
+        group_names: names of the groups.
     """
 
     folders: tuple[str, ...]
@@ -61,7 +61,8 @@ _CIFAR100_GROUPS = {
 _CIFAR100_GROUP_OF = {
     name: group for group, names in enumerate(_CIFAR100_GROUPS.values()) for name in names.split()
 }
-_CIFAR100_CLASSES = tuple(sorted(_CIFAR100_GROUP_OF))  # the original numbering is alphabetical
+# CIFAR-100 numbers its classes alphabetically
+_CIFAR100_CLASSES = tuple(sorted(_CIFAR100_GROUP_OF))
 
 _CIFAR100 = NamedDataset(
     folders=("cifar100", "cifar-100"),

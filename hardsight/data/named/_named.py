@@ -1,4 +1,4 @@
-"""Datasets by name: from the files of a data root, or from the hub."""
+"""Datasets opened by name, from the files below a data root or from the hub."""
 
 from __future__ import annotations
 
@@ -33,21 +33,22 @@ from hardsight.registry import unknown_name
 
 ROOT_VARIABLE = "HARDSIGHT_DATA"
 _ENDINGS = (".parquet", ".bin", ".mat")
-_PIXELS = 3 * 32 * 32
+_PIXELS = 3 * 32 * 32  # bytes of a picture in CIFAR's binary version
 
 
 def named_source(
     name: str, split: str | None, root: str | os.PathLike[str] | None
 ) -> ExampleSource:
-    """One or several splits of a named dataset.
+    """Return one or several splits of a named dataset.
 
     Args:
-        name: key of :data:`hardsight.data.DATASETS`.
+        name: a key of :data:`hardsight.data.DATASETS`.
         split: one of its splits, or several as ``"photo+sketch"``.
-        root: folder above the dataset's own.
+        root: the folder that contains the dataset's folder.
 
     Raises:
-        MissingDataError: it is neither there nor on the hub; the message says what to do.
+        MissingDataError: the dataset is neither below the root nor on the hub; the message says
+            what to do.
         DataError: there is no such split.
     """
     dataset = DATASETS[name]
@@ -96,17 +97,18 @@ def _from_files(name: str, dataset: NamedDataset, location: Location) -> Example
 
 
 def _class_folders(folder: Path, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Our class names, if the folders carry them; else the folders' own order counts."""
+    """Return our class names if the folders have these names; else the folders' order counts."""
     return classes if classes and all((folder / name).is_dir() for name in classes) else None
 
 
 def _from_hub(name: str, dataset: NamedDataset, part: str) -> ExampleSource:
-    if dataset.domain_column:  # its splits are values of a column
+    if dataset.domain_column:  # the splits are values of a column
         whole = load_from_hub(dataset.hub, "train")
         rows = [at for at, value in enumerate(whole[dataset.domain_column]) if value == part]
         return HuggingFaceSource(whole.select(rows), spec=name, classes=dataset.classes)
     loaded: Any = load_from_hub(dataset.hub, part)
     column = next((c for c in dataset.label_columns if c in loaded.column_names), None)
+    # HuggingFaceSource looks for a column "label"
     if column not in (None, "label"):
         loaded = loaded.rename_column(column, "label")
     return HuggingFaceSource(loaded, spec=name, classes=dataset.classes or None)
@@ -117,8 +119,8 @@ class Location:
     """Files of one split.
 
     Attributes:
-        form: how to read them.
-        files: in order; one folder for ``"folder"``.
+        form: how the files are read.
+        files: the files in order; a single folder for ``"folder"``.
     """
 
     form: Literal["parquet", "idx", "cifar", "svhn", "folder", "list", "json"]
@@ -126,10 +128,10 @@ class Location:
 
 
 def split_names(name: str, split: str | None) -> list[str]:
-    """The parts that ``split`` names: ``"photo"``, or several as ``"photo+sketch"``.
+    """Return the parts that ``split`` names: ``"photo"``, or several as ``"photo+sketch"``.
 
     Raises:
-        DataError: there is no such split, or none was named.
+        DataError: there is no such split, or no split was named.
     """
     known = DATASETS[name].splits
     if split is None:
@@ -145,7 +147,7 @@ def split_names(name: str, split: str | None) -> list[str]:
 
 
 def locate(name: str, part: str, root: str | os.PathLike[str] | None) -> Location | None:
-    """Files of one split below the data root; ``None`` if there are none."""
+    """Return the files of one split below the data root, or ``None`` if there are none."""
     dataset = DATASETS[name]
     for folder in folders_of(dataset, root):
         if folder.is_dir():
@@ -156,12 +158,12 @@ def locate(name: str, part: str, root: str | os.PathLike[str] | None) -> Locatio
 
 
 def folders_of(dataset: NamedDataset, root: str | os.PathLike[str] | None) -> list[Path]:
-    """The folders looked into, in order."""
+    """Return the folders that are searched, in order."""
     return [base / folder for base in _roots(root, dataset) for folder in dataset.folders]
 
 
 def _roots(root: str | os.PathLike[str] | None, dataset: NamedDataset) -> list[Path]:
-    """A given root alone; else that of the environment; else ``data/`` and this folder."""
+    """Return only the given root; else the environment's; else ``data/`` and this folder."""
     if root is not None:
         base = Path(root).expanduser()
         if not base.is_dir():
@@ -174,7 +176,7 @@ def _roots(root: str | os.PathLike[str] | None, dataset: NamedDataset) -> list[P
 
 
 def missing(name: str, part: str, root: str | os.PathLike[str] | None, hub: str) -> str:
-    """Message for a dataset that is nowhere: where to put it, or how to fetch it."""
+    """Return the message for a missing dataset: where to put it, or how to fetch it."""
     dataset = DATASETS[name]
     looked = ", ".join(str(folder) for folder in folders_of(dataset, root))
     fetch = dataset.hub.partition(":")[0]
@@ -210,35 +212,37 @@ def _location(folder: Path, part: str, words: Sequence[str]) -> Location | None:
 
 
 def _files_near(folder: Path) -> list[Path]:
-    """Data files in the folder and the folders in it; deeper ones are images of class folders."""
+    """Return data files at most one folder deep; deeper files are images in class folders."""
     patterns = [above + ending for above in ("*", "*/*") for ending in _ENDINGS]
     return sorted(path for pattern in patterns for path in folder.glob(pattern))
 
 
 def _mentions(path: Path, folder: Path, words: Sequence[str]) -> bool:
-    """Whether a split's word stands in the file's path below the dataset's folder."""
+    """Return whether the path below the dataset's folder contains one of the split's words."""
     text = str(path.relative_to(folder)).lower()
+    # not inside a longer word: "val" must not match "interval.parquet"
     return any(re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", text) for word in words)
 
 
 def _idx_images(folder: Path, part: str) -> Path | None:
     try:
         return idx_images_in(folder, part)
-    except DataError:  # idx files of other splits
+    except DataError:  # the idx files belong to other splits
         return None
 
 
 def cifar_arrays(files: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images ``[N, 3, 32, 32]`` and labels of CIFAR's binary version.
+    """Return images ``[N, 3, 32, 32]`` and labels from CIFAR's binary version.
 
-    A record is one label byte (CIFAR-100: the super-class, then the class) and 3,072 pixels.
+    A record is one label byte (for CIFAR-100, the super-class and then the class) and 3,072 pixels.
 
     Raises:
-        DataError: a file's size is not a multiple of a record.
+        DataError: the size of a file is not a multiple of the record size.
     """
     images, labels = [], []
     for file in files:
         content = np.fromfile(file, dtype=np.uint8)
+        # CIFAR-10 calls its files data_batch_1.bin and so on; CIFAR-100 calls them train and test
         is_hundred = "data_batch" not in file.name and "test_batch" not in file.name
         head = 2 if is_hundred else 1
         if not len(content) or len(content) % (head + _PIXELS):
@@ -253,17 +257,19 @@ def cifar_arrays(files: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.i
 
 
 def svhn_arrays(file: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images ``[N, 32, 32, 3]`` and labels of SVHN's cropped digits; the stored 10 is digit 0.
+    """Return images ``[N, 32, 32, 3]`` and labels of SVHN's cropped digits.
+
+    SVHN stores the digit 0 as 10.
 
     Raises:
-        DataError: the file is damaged or holds something else.
+        DataError: the file is damaged or contains something else.
     """
     from scipy.io import loadmat
 
     try:
         content: dict[str, Any] = loadmat(file)
         images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
-    except Exception as err:  # a damaged file can raise almost anything
+    except Exception as err:  # scipy raises almost anything on a damaged file
         raise DataError(
             f"{file} is not a readable SVHN file (X and y of the cropped digits): "
             f"{type(err).__name__}: {err}"

@@ -38,9 +38,9 @@ _FILTERS = {
     "hamming": Image.Resampling.HAMMING,
 }
 _SLACK = 0.1  # how far resizing and noise may push a pixel out of [0, 1]
-_LOOKED_AT = 64  # examples that are tried, to find one that can be read
-_SAMPLED = 1024  # values that are looked at in an example
-_BRIGHT = 32  # every picture but the darkest has a byte above this
+_LOOKED_AT = 64  # examples that are tried to find a readable one
+_SAMPLED = 1024  # values of an example that are checked
+_BRIGHT = 32  # all but the darkest pictures have a byte above this
 _PLAIN = Preprocessing()
 _LATER = "resize_in_float"  # a field that older versions did not record
 
@@ -243,14 +243,14 @@ def _array_pixels(
 
 
 def _fitted(image: Image.Image, how: Preprocessing) -> Image.Image:
-    """Resize and centre crop to ``how.size``, with the rounding of the library it came from."""
+    """Resize and centre crop to ``how.size``, rounding as the library of the model does."""
     if how.size is None and how.resize is None:
         return image
     if how.crop_first:
         side = int(how.crop * min(image.size))
         image = _centre(image, (side, side), rounds_down=how.crop_rounds_down)
     box = _box(image.height, image.width, how)
-    # a strip of one pixel by 10,000 would become a giant
+    # a strip of one pixel by 10,000 would become huge
     if box[0] * box[1] > MAX_PIXELS:
         raise BadExampleError(
             f"too elongated: {image.width} x {image.height} pixels would become {box[1]} x {box[0]}"
@@ -261,7 +261,7 @@ def _fitted(image: Image.Image, how: Preprocessing) -> Image.Image:
 
 
 def _box(height: int, width: int, how: Preprocessing) -> tuple[int, int]:
-    """What an image is resized to before its centre is cut out."""
+    """Return the size that an image is resized to before its centre is cut out."""
     if isinstance(how.resize, int):
         return _cover(height, width, (how.resize, how.resize))
     if how.resize is not None or how.size is None:
@@ -269,7 +269,7 @@ def _box(height: int, width: int, how: Preprocessing) -> tuple[int, int]:
     if how.crop_first:
         return how.size
     box = (
-        # what is whole in decimals may come out a little below it in binary
+        # a quotient that is whole in decimals may come out slightly below that in binary
         math.floor(how.size[0] / how.crop + 1e-6),
         math.floor(how.size[1] / how.crop + 1e-6),
     )
@@ -277,17 +277,17 @@ def _box(height: int, width: int, how: Preprocessing) -> tuple[int, int]:
 
 
 def _cover(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
-    """Smallest size of the image's own aspect ratio that covers the box."""
+    """Return the smallest size with the image's aspect ratio that covers the box."""
     if height * box[1] <= width * box[0]:
-        # int, as torchvision rounds
+        # int(), because torchvision rounds down here
         return box[0], max(box[1], int(box[0] * width / height))
     return max(box[0], int(box[1] * height / width)), box[1]
 
 
 def _centre(image: Image.Image, size: tuple[int, int], *, rounds_down: bool) -> Image.Image:
-    """The middle of an image; black around it if the image is smaller."""
+    """Return the middle of an image, with black around it if the image is smaller."""
     spare = (image.height - size[0], image.width - size[1])
-    # torchvision rounds the offset of a crop, other libraries round it down
+    # torchvision rounds the offset of a crop to nearest; other libraries round it down
     top, left = (pixels // 2 if rounds_down else round(pixels / 2) for pixels in spare)
     return image.crop((left, top, left + size[1], top + size[0]))
 
@@ -308,12 +308,12 @@ def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class PixelContent:
-    """Pixels that are ours to prepare.
+    """Pixels that still have to be prepared for the model.
 
     Attributes:
         content: a picture, or an array ``[H, W]`` or ``[H, W, C]``.
-        how: what is to be done to it.
-        is_model_ready: it is a float tensor or array of a user's own dataset.
+        how: the preprocessing to apply.
+        is_model_ready: whether it is a float tensor or array from a user's own dataset.
     """
 
     content: Image.Image | NDArray[Any]
@@ -322,16 +322,16 @@ class PixelContent:
 
 
 def pixels_of(content: Any, how: Preprocessing, source: ExampleSource) -> PixelContent | None:
-    """The pixels of an example; ``None`` if it goes to the model as it is.
+    """Return the pixels of an example, or ``None`` if it goes to the model as it is.
 
     Args:
-        content: of an example of ``source``.
-        how: what the model wants, and what the user stated.
-        source: says whether tensors come as the model takes them.
+        content: content of an example of ``source``.
+        how: what the model expects, combined with what the user stated.
+        source: says whether its tensors are already as the model takes them.
 
     Raises:
-        DataError: floats are on the scale 0 to 255, or normalised already.
-        OptionError: something is stated that cannot be applied.
+        DataError: floats are on the scale 0 to 255, or are normalised already.
+        OptionError: a stated option cannot be applied.
     """
     if isinstance(content, Image.Image):
         return PixelContent(content, how)
@@ -351,20 +351,19 @@ def pixels_of(content: Any, how: Preprocessing, source: ExampleSource) -> PixelC
 
 
 def prepared(content: Any, how: Preprocessing, source: ExampleSource) -> Any:
-    """An example as the model takes it: pixels as ``[C, H, W]`` in float32."""
+    """Return an example as the model takes it: pixels as ``[C, H, W]`` in float32."""
     pixels = pixels_of(content, how, source)
     return content if pixels is None else model_input(pixels.content, pixels.how)
 
 
 def applied_preprocessing(source: ExampleSource, how: Preprocessing) -> Preprocessing:
-    """The preprocessing that is really applied to a source, judged by its first readable example.
+    """Return the preprocessing that is really applied, judged by the first readable example.
 
-    Warns if 8-bit tensors are divided by 255, or if tensors look as if they lacked the model's
-    normalisation.
+    Warns if 8-bit tensors are divided by 255, or if tensors seem to lack the model's normalisation.
 
     Raises:
-        DataError: floats are on the scale 0 to 255, or normalised already.
-        OptionError: something is stated that cannot be applied.
+        DataError: floats are on the scale 0 to 255, or are normalised already.
+        OptionError: a stated option cannot be applied.
     """
     if source.loading.collate is not None:
         check_collated(how, source)
@@ -391,10 +390,10 @@ def applied_preprocessing(source: ExampleSource, how: Preprocessing) -> Preproce
 
 
 def check_collated(how: Preprocessing, source: ExampleSource) -> None:
-    """Raise if something is stated about inputs that a user's own collate_fn makes.
+    """Raise if options are stated for inputs that a user's own collate_fn makes.
 
     Raises:
-        OptionError: it cannot be applied.
+        OptionError: an option is stated, and cannot be applied.
     """
     if how.stated:
         raise OptionError(
@@ -404,7 +403,7 @@ def check_collated(how: Preprocessing, source: ExampleSource) -> None:
 
 
 def _own_pixels(content: Any, how: Preprocessing, source: ExampleSource) -> PixelContent | None:
-    """A tensor or array of a user's own dataset."""
+    """Return the pixels of a tensor or array from a user's own dataset."""
     array = in_memory(content)
     first = _channels_first(array.shape, is_tensor=hasattr(content, "detach"))
     if array.dtype == np.uint8 and (first is not None or array.ndim == 2):
@@ -413,7 +412,8 @@ def _own_pixels(content: Any, how: Preprocessing, source: ExampleSource) -> Pixe
         _refuse_stated(f"{array.dtype} {list(array.shape)}", how, source)
         return None
     if not how.stated:
-        # some of its values are enough: all of every example would be one more pass over memory
+        # A sample is enough: checking every value of every example would be another pass over
+        # memory.
         middle = max(0, array.size // 2 - _SAMPLED // 2)
         some = array.reshape(-1)[middle : middle + _SAMPLED]
         _check_scale(some, _PLAIN, source, is_model_ready=True)
@@ -424,7 +424,10 @@ def _own_pixels(content: Any, how: Preprocessing, source: ExampleSource) -> Pixe
 
 
 def _channels_first(shape: tuple[int, ...], *, is_tensor: bool) -> bool | None:
-    """Whether channels come first; ``None`` if it is not a picture. If both fit, the usual way."""
+    """Return whether channels come first, or ``None`` if it is not a picture.
+
+    If both readings fit, tensors count as channels first and arrays as channels last.
+    """
     if len(shape) != 3:
         return None
     first, last = shape[0] in (1, 3), shape[2] in (1, 3, 4)
@@ -436,14 +439,14 @@ def _channels_first(shape: tuple[int, ...], *, is_tensor: bool) -> bool | None:
 def _check_scale(
     values: NDArray[Any], how: Preprocessing, source: ExampleSource, *, is_model_ready: bool
 ) -> None:
-    """Raise unless floats are on the scale that will be taken for theirs."""
+    """Raise unless floats are on the scale that will be assumed for them."""
     if values.dtype.kind != "f" or how.white is not None or not values.size:
         return
     high = float(values.max())
     if high <= 1 + _SLACK and not how.normalises:
         return
     low = float(values.min())
-    # what comes as the model takes it may be on any scale, and only bytes are whole numbers
+    # Inputs that are ready for the model may be on any scale, so only whole numbers count as bytes.
     are_bytes = (
         _BRIGHT < high <= 255 and bool((values == np.rint(values)).all())
         if is_model_ready
@@ -455,7 +458,8 @@ def _check_scale(
             "pass white=255 (--white 255) to divide by it, or white=1 if the model takes them as "
             "they are"
         )
-    # a deviation above 0.5 is not one of pixels: it may have been measured on these very values
+    # No pixels in [0, 1] have a standard deviation above 0.5. A larger one may have been measured
+    # on these very values.
     is_of_pixels = how.normalises and (is_model_ready or max(how.std) <= 0.5)
     if is_of_pixels and (low < -_SLACK or high > 1 + _SLACK):
         raise DataError(
@@ -466,7 +470,7 @@ def _check_scale(
 
 
 def _refuse_stated(what: str, how: Preprocessing, source: ExampleSource) -> None:
-    """Raise ``OptionError`` if something is stated about examples that go to the model as is."""
+    """Raise ``OptionError`` if options are stated for examples that go to the model as they are."""
     if how.stated:
         raise OptionError(
             f"{_said(how)} cannot be applied to the examples of {source.spec}, which are {what}, "
@@ -479,22 +483,23 @@ def _said(how: Preprocessing) -> str:
 
 
 def _first_content(source: ExampleSource) -> Any:
-    """The first content that can be read; ``None`` if none of the first few can."""
+    """Return the first readable content, or ``None`` if none of the first few can be read."""
     positions = range(_LOOKED_AT if source.is_stream else min(_LOOKED_AT, len(source)))
     for position in positions:
         try:
             return source[position].content
         except BadExampleError:
             continue
-        except IndexError:  # a stream that ends
+        except IndexError:  # the stream has ended
             break
     return None
 
 
 def _warn_of_plain_pixels(content: Any, how: Preprocessing, source: ExampleSource) -> None:
-    """Tensors in [0, 1] for a model that subtracts a mean were probably not normalised.
+    """Warn if tensors that go to the model as they are were probably not normalised.
 
-    Nor were those of 0 to 255; if they are not whole numbers, they may be on any other scale, too.
+    That is likely if they lie in [0, 1] and the model subtracts a mean, or if they run up to 255.
+    Floats that are not whole numbers may also be on any other scale, so they only cause a warning.
     """
     if not isinstance(content, np.ndarray) and not hasattr(content, "detach"):
         return

@@ -1,4 +1,4 @@
-"""Texts: shown, and made into tokens for a model."""
+"""Texts: how they are shown, and turned into tokens for a model."""
 
 from hardsight.data.texts._sentences import UNKNOWN as UNKNOWN
 from hardsight.data.texts._sentences import Sentence as Sentence

@@ -1,4 +1,4 @@
-"""Sentences for a language model: each token that it is to predict has a row of its own."""
+"""Sentences for a language model: every token that the model is to predict has its own row."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 _DECODER = "decoder_input_ids"
-_AT_ONCE = 4  # batches among which sentences are sorted by length
-_TRIED = 8  # rows of a sentence that a model is tried on
-_IGNORED = -100  # what transformers takes for a label that is not there
-_SHARE = 0.9  # of the rows of a model's embeddings that a tokenizer must have tokens for
-_BEGINS = {"Ġ": " ", "▁": " ", "Ċ": "\n"}  # marks of a space in the tokens themselves
+_AT_ONCE = 4  # batches in which sentences are sorted by length together
+_TRIED = 8  # rows of a sentence when a model is tried out
+_IGNORED = -100  # the label that transformers ignores
+_SHARE = 0.9  # share of a model's embeddings that a tokenizer must have tokens for
+_BEGINS = {"Ġ": " ", "▁": " ", "Ċ": "\n"}  # how tokenizers write white space inside tokens
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,16 @@ class Sentence:
     """A sentence as tokens.
 
     Attributes:
-        number: of the sentence in the data.
-        given: tokens that the model reads, of a translation; ``None`` for a sentence by itself.
-        tokens: of the sentence whose tokens are predicted.
-        first: position of the first token that has a row: what is before it is given.
-        texts: what each of the tokens with a row stands for; after ``begins`` all together are the
+        number: number of the sentence in the data.
+        given: tokens that the model reads first when it translates; ``None`` for a sentence by
+            itself.
+        tokens: tokens of the sentence whose tokens are predicted.
+        first: position of the first token that has a row; tokens before it are given.
+        texts: the text of each token with a row; ``begins`` and all of them together are the
             sentence.
-        begins: the text before them.
-        is_cut: whether it, or what the model reads, is longer than the model takes.
-        row: number of its first row among those of all sentences.
+        begins: the text before the first token with a row.
+        is_cut: whether the sentence, or what the model reads first, is longer than the model takes.
+        row: number of its first row among the rows of all sentences.
     """
 
     number: int
@@ -75,36 +76,37 @@ class Sentence:
 
 
 class Sentences(Texts):
-    """Sentences that no language model has been named for."""
+    """Sentences for which no language model has been named yet."""
 
     name = "tokens"
     task = "predict"
 
     def read_for(self, model: Any, reader: Any, *, batch_size: int) -> InputKind:
-        """Sentences as the tokens that a language model predicts."""
+        """Return the sentences as the tokens that a language model predicts."""
         if reader is None:
             self.collated([])
         return TargetTokens(reader, model, limit=self.limit, batch_size=batch_size)
 
 
 class TargetTokens(Sentences):
-    """The tokens of sentences that a language model predicts, each from all before it.
+    """The tokens of sentences that a language model predicts, each from all tokens before it.
 
-    A causal model predicts the tokens of a sentence from those before them; a
-    sequence-to-sequence model also from another sentence, which it reads first.
+    A sequence-to-sequence model also reads another sentence first, and predicts from both.
 
     Args:
-        tokenizer: of transformers.
-        model: that predicts its tokens.
-        limit: most tokens of a sentence; by default as many as tokenizer and model say.
-        batch_size: sentences that go through the model together.
+        tokenizer: a tokenizer of transformers.
+        model: the model that predicts its tokens.
+        limit: the largest number of tokens of a sentence; by default, what tokenizer and model
+            allow.
+        batch_size: number of sentences that go through the model together.
 
     Attributes:
-        classes: the vocabulary, position = token.
+        classes: the vocabulary; the position of a name is its token id.
         reads_pairs: whether the model reads another sentence first.
 
     Raises:
-        ModelError: the tokenizer does not fit the model, or the model predicts no tokens.
+        ModelError: the tokenizer does not fit the model, the model predicts no tokens, or nothing
+            says which token its decoder starts with.
     """
 
     batches_at_once = _AT_ONCE
@@ -121,7 +123,7 @@ class TargetTokens(Sentences):
         self.reads_pairs = _reads_pairs(model)
         if self.reads_pairs:
             _check_can_shift(model)
-        # masked for the encoder and behind all that is predicted for a decoder: any token will do
+        # any token will do: an encoder masks padding, and a decoder meets it after all predictions
         self._padding = int(getattr(tokenizer, "pad_token_id", None) or 0)
         self.limit = most_tokens(tokenizer, model, limit)
         self.classes = _vocabulary(tokenizer, model)
@@ -131,11 +133,11 @@ class TargetTokens(Sentences):
         self.origin = f"tokens of {type(tokenizer).__name__}, {most}"
 
     def encoded(self, targets: list[str], given: list[str] | None, first: int) -> list[Sentence]:
-        """Sentences as tokens, and those that the model reads before them.
+        """Return sentences as tokens, together with the sentences that the model reads first.
 
         Args:
-            targets: whose tokens are predicted.
-            given: what the model reads first, one for each; ``None`` if it reads nothing.
+            targets: sentences whose tokens are predicted.
+            given: what the model reads before each target; ``None`` if it reads nothing.
             first: number of the first sentence in the data.
         """
         read = [None] * len(targets) if given is None else self._given(given)
@@ -161,8 +163,9 @@ class TargetTokens(Sentences):
         return sentences
 
     def collated(self, contents: list[Any]) -> tuple[Any, Mapping[str, ArrayLike]]:
-        """Inputs of some sentences with the places of their rows, and what was noticed of rows."""
+        """Return the model's inputs with the positions of the rows, and what was noticed."""
         lengths = [(len(one.given or ()), len(one.tokens)) for one in contents]
+        # the longest first, so that sentences of similar length share a batch
         order = sorted(range(len(contents)), key=lambda at: (*(-n for n in lengths[at]), at))
         chunks = list(together(order, lengths, self._batch_size, pads=self._pads))
         noticed = self._noticed(contents)
@@ -170,7 +173,7 @@ class TargetTokens(Sentences):
             return self._inputs(contents), noticed
         inputs = [self._inputs([contents[at] for at in chunk]) for chunk in chunks]
         starts, row = {}, 0
-        for at in order:  # where the rows of each sentence begin, among all parts together
+        for at in order:  # where each sentence's rows begin when the parts are put together
             starts[at], row = row, row + self._rows(contents[at])
         firsts = np.array([starts[at] for at in range(len(contents))])
         counts = self._counts(contents)
@@ -178,7 +181,7 @@ class TargetTokens(Sentences):
         return Parts(inputs, _ranges(firsts, counts), sizes), noticed
 
     def spread(self, contents: list[Any]) -> Spread:
-        """A row for each token that is predicted."""
+        """Return one row for each predicted token."""
         counts = self._counts(contents)
         numbers = np.repeat([one.number for one in contents], counts)
         positions = _ranges(np.array([one.first for one in contents]), counts)
@@ -190,7 +193,7 @@ class TargetTokens(Sentences):
         )
 
     def at_once(self, batch_size: int) -> TargetTokens:
-        """The same in other batches, and of each sentence a few rows: to try a model on."""
+        """Return the same input in other batches, with a few rows per sentence, to try a model."""
         other = copy.copy(self)
         other._batch_size, other._most = batch_size, _TRIED
         return other
@@ -202,12 +205,12 @@ class TargetTokens(Sentences):
         return np.array([self._rows(one) for one in sentences], dtype=np.int64)
 
     def _targets_of(self, sentence: Sentence) -> NDArray[np.int64]:
-        """Tokens that have a row."""
+        """Return the tokens that have a row."""
         end = sentence.first + self._rows(sentence)
         return np.array(sentence.tokens[sentence.first : end], dtype=np.int64)
 
     def _noticed(self, sentences: list[Sentence]) -> dict[str, NDArray[np.bool_]]:
-        """By row: the first of a sentence that was cut, and what is not in the vocabulary."""
+        """Return by row whether its sentence was cut (first row only) or its token is unknown."""
         counts = self._counts(sentences)
         cut = np.repeat([one.is_cut for one in sentences], counts)
         cut &= _ranges(np.zeros_like(counts), counts) == 0
@@ -216,12 +219,13 @@ class TargetTokens(Sentences):
         return {TRUNCATED: cut, UNKNOWN: labels == (-1 if token is None else token)}
 
     def _inputs(self, sentences: list[Sentence]) -> dict[str, Tensor]:
-        """What the model takes of sentences that go through it together."""
+        """Return the model's inputs for sentences that go through it together."""
         import torch
 
         tokens = [one.tokens for one in sentences]
         width = max(map(len, tokens))
-        # a token is predicted from the place of the one before it; a decoder is shifted already
+        # A token is predicted at the position of the token before it. The inputs of a decoder are
+        # already shifted by one.
         step = 0 if self.reads_pairs else 1
         firsts = np.array([row * width + one.first - step for row, one in enumerate(sentences)])
         places = _ranges(firsts, self._counts(sentences))
@@ -236,7 +240,7 @@ class TargetTokens(Sentences):
     def _shifted(self, labels: Tensor) -> Tensor:
         model: Any = self._model
         own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-        if own is not None:  # of some models the language comes first
+        if own is not None:  # some models put the language first, so they shift by themselves
             shifted: Tensor = own(labels=labels)
             return shifted
         start = model.config.decoder_start_token_id
@@ -245,16 +249,16 @@ class TargetTokens(Sentences):
         return moved
 
     def _given(self, texts: list[str]) -> list[tuple[list[int], bool]]:
-        """Tokens of what the model reads first, and whether they were cut."""
+        """Return the tokens that the model reads first, and whether they were cut."""
         whole = self._tokenizer(texts, padding=False, verbose=False)[IDS]
         if self.limit is None or all(len(ids) <= self.limit for ids in whole):
             return [(ids, False) for ids in whole]
-        # with the token that ends a sentence, which the model expects
+        # tokenized again, so that the token that ends a sentence stays; the model expects it
         short = self._tokenizer(texts, padding=False, truncation=True, max_length=self.limit)[IDS]
         return [(ids, len(ids) < len(all_)) for ids, all_ in zip(short, whole, strict=True)]
 
     def _targets(self, texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
-        """Tokens of what is predicted, uncut, and what each of them stands for."""
+        """Yield the tokens of each target, uncut, and the text of each token."""
         is_fast = bool(getattr(self._tokenizer, "is_fast", False))
         options = {"return_offsets_mapping": True} if is_fast else {}
         key = "text_target" if self.reads_pairs else "text"
@@ -268,7 +272,7 @@ class TargetTokens(Sentences):
 def _surfaces(
     text: str, ids: list[int], spans: Sequence[Any], special: set[int], names: Sequence[str]
 ) -> Iterator[str]:
-    """What each token stands for, with the space before it; a special one its name."""
+    """Yield the text of each token with the space before it, or a special token's name."""
     end = 0
     for token, span in zip(ids, spans, strict=True):
         name = names[token] if token < len(names) else str(token)
@@ -282,14 +286,15 @@ def _surfaces(
 
 
 def _plain(name: str) -> str:
-    """A token as text, by the marks that tokenizers have for spaces."""
+    """Return a token as text, with its marks for white space replaced."""
     for mark, space in _BEGINS.items():
         name = name.replace(mark, space)
+    # "</w>" ends a word in some vocabularies; "##" continues one in BERT's
     return name.removesuffix("</w>") + " " if name.endswith("</w>") else name.removeprefix("##")
 
 
 def _given_tokens(tokens: list[int], tokenizer: Any) -> int:
-    """Tokens at the beginning that a causal model is given: the first, and all special ones."""
+    """Return how many tokens a causal model is given: special ones at the start, at least 1."""
     begins = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "cls")} - {None}
     count = 0
     while count < len(tokens) and tokens[count] in begins:
@@ -298,7 +303,7 @@ def _given_tokens(tokens: list[int], tokenizer: Any) -> int:
 
 
 def _ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers from each of ``firsts`` on, ``counts`` of them, one range after the other.
+    """Return the ranges that start at ``firsts`` and have ``counts`` numbers, one after the other.
 
     Example:
         >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
@@ -325,7 +330,7 @@ def _check_can_shift(model: Any) -> None:
 
 
 def _vocabulary(tokenizer: Any, model: Any) -> tuple[str, ...]:
-    """Names of all outputs, each once; a model may have more of them than there are tokens."""
+    """Return unique names of all outputs; a model may have more outputs than there are tokens."""
     find = getattr(model, "get_output_embeddings", lambda: None)
     weight = getattr(find(), "weight", None)
     spare = max(0, 0 if weight is None else len(weight) - len(tokenizer))

@@ -1,8 +1,8 @@
-"""Texts as inputs: tokens of a model's own tokenizer, padded no further than they must be.
+"""Texts as inputs: tokens of a model's own tokenizer, with as little padding as possible.
 
-A row of the table must not depend on the texts it happens to be read with. So texts of like length
-go through the model together, padding is always on the right and masked, and every result goes back
-to the place of its text.
+A row of the table must not depend on the other texts of its batch. Therefore texts of similar
+length go through the model together, padding is always on the right and masked, and every result is
+put back in the place of its text.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 TRUNCATED = "truncated"
-_TRIED = 16  # tokens of a text that a model is tried on
+_TRIED = 16  # tokens of a text when a model is tried out
 _SHOWN = 280  # characters of a text in a gallery
-_AT_ONCE = 16  # batches among which texts are sorted by length
-_ENDLESS = 10**6  # what a tokenizer without a limit of its own says is larger
+_AT_ONCE = 16  # batches that are sorted by length together
+# A larger limit means none: tokenizers without a limit of their own state a huge number.
+_ENDLESS = 10**6
 
 
 class Texts(InputKind):
-    """Texts that no model has been named for: they can be shown, not yet put into batches.
+    """Texts without a model: they can be shown, but not yet put into batches.
 
     Args:
-        limit: most tokens of a text that a model is to see; its own limit if ``None``.
+        limit: the largest number of tokens of a text that a model sees; ``None`` uses the model's
+            own limit.
     """
 
     name = "text"
@@ -47,43 +49,43 @@ class Texts(InputKind):
             raise OptionError(f"expected max_tokens to be 1 or more, got {limit}")
 
     def collated(self, contents: list[Any]) -> tuple[Any, Mapping[str, ArrayLike]]:
-        """Refused: nothing says what the tokens are."""
+        """Raise, because nothing says what the tokens are."""
         raise ModelError(
             "texts need a tokenizer, and the model brings none; name a model with one, "
             "hf:FOLDER, or pass tokenizer= (--tokenizer), the folder of one"
         )
 
     def small(self, content: Any) -> str:
-        """The first words."""
+        """Return the first words."""
         words = " ".join(str(content).split())
         return words if len(words) <= _SHOWN else words[: _SHOWN - 1] + "…"
 
     def large(self, content: Any) -> str:
-        """The whole text."""
+        """Return the whole text."""
         return str(content)
 
     def read_for(self, model: Any, reader: Any, *, batch_size: int) -> InputKind:
-        """Texts by a model's tokenizer, held to what the model takes."""
+        """Return the kind of input that this model's tokenizer makes, within the model's limit."""
         if reader is None:
             self.collated([])
         return Tokens(reader, model, limit=self.limit, batch_size=batch_size)
 
 
 class Tokens(Texts):
-    """Texts by the tokenizer of a model.
+    """Texts read by the tokenizer of a model.
 
     Args:
-        tokenizer: of transformers.
-        model: that takes its tokens.
-        limit: most tokens of a text; by default as many as tokenizer and model say.
-        batch_size: texts that go through the model together.
+        tokenizer: a tokenizer of transformers.
+        model: the model that takes its tokens.
+        limit: the largest number of tokens of a text; by default, what tokenizer and model allow.
+        batch_size: number of texts that go through the model together.
 
     Attributes:
-        limit: most tokens of a text; longer ones are cut, and counted.
+        limit: the largest number of tokens of a text; longer texts are cut and counted.
         keys: names of the model's inputs.
 
     Raises:
-        ModelError: the tokenizer does not fit the model, or has no token for padding.
+        ModelError: the tokenizer does not fit the model, or has no padding token.
         OptionError: the limit is beyond what the model takes.
     """
 
@@ -102,7 +104,7 @@ class Tokens(Texts):
         self.origin = f"tokens of {type(tokenizer).__name__}, {most}"
 
     def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
-        """Tensors by the names of the model's inputs, and which texts were cut."""
+        """Return tensors by the names of the model's inputs, and which texts were cut."""
         rows, cut = self.encoded(contents)
         lengths = [len(row[IDS]) for row in rows]
         order = sorted(range(len(rows)), key=lambda at: (-lengths[at], at))  # the longest first
@@ -115,10 +117,10 @@ class Tokens(Texts):
         return Parts(inputs, places, sizes), {TRUNCATED: cut}
 
     def at_once(self, batch_size: int) -> Tokens:
-        """The same, with more or fewer texts that go through the model together, and cut short.
+        """Return the same input, cut short and in batches of another size, to try a model on.
 
-        What is tried, such as where the head is and whether padding is noticed, does not depend on
-        the length, and long texts would take most of the time of a small dataset.
+        What is tried, such as finding the head or checking the padding, does not depend on the
+        length, and long texts would take most of the time on a small dataset.
         """
         other = copy.copy(self)
         other._batch_size = batch_size
@@ -126,9 +128,10 @@ class Tokens(Texts):
         return other
 
     def padded_twice(self, inputs: Any) -> tuple[Any, Any] | None:
-        """The first tokens of the texts, by themselves and before padding in place of the rest.
+        """Return the first tokens of the texts twice: cut off, and followed by padding.
 
-        No row is wider than it was: a model may have no place for more.
+        A model that ignores padding computes the same for both. No row gets wider than it was,
+        because the model may have no positions for more tokens.
         """
         width = inputs[IDS].shape[1]
         if not self._pads or width < 2:
@@ -141,24 +144,25 @@ class Tokens(Texts):
         return short, long
 
     def without_padding(self) -> Tokens:
-        """The same; texts of different length go through the model one after the other."""
+        """Return the same input without padding; only texts of equal length share a batch."""
         other = copy.copy(self)
         other._pads, other.origin = False, f"{self.origin}, none of them padded"
         return other
 
     def packed(self, contents: list[Any]) -> tuple[Tensor, int]:
-        """All texts as one tensor; K are the inputs of the model, ids first."""
+        """Return all texts as one tensor ``[N, K, L]``; K are the model's inputs, ids first."""
         import torch
 
+        # an unreadable text keeps its row, so it gets a placeholder that has a token
         rows, cut = self.encoded(["." if text is None else str(text) for text in contents])
         found = self.padded(rows)
         return torch.stack([found[key] for key in self.keys], dim=1).to(torch.int32), sum(cut)
 
     def unpacked(self, rows: Tensor) -> dict[str, Tensor]:
-        """The inputs of the model.
+        """Return the inputs of the model.
 
-        On a CPU columns that are padding in every row of a batch are left out. A GPU may record
-        the step, whose shapes may not change.
+        On a CPU, columns that are padding in every row of a batch are left out. A GPU may record
+        the training step, and a recorded step needs constant shapes.
         """
         rows = rows.long()
         if MASK in self.keys and rows.device.type == "cpu":
@@ -166,13 +170,14 @@ class Tokens(Texts):
         return {key: rows[:, at] for at, key in enumerate(self.keys)}
 
     def encoded(self, texts: list[str]) -> tuple[list[dict[str, list[int]]], list[bool]]:
-        """Tokens of each text by the names of the inputs, and whether it was cut.
+        """Return the tokens of each text, by input name, and whether the text was cut.
 
         Raises:
             BadExampleError: a text has no tokens.
         """
         whole = self._called(texts)
         cut = [self.limit is not None and len(row[IDS]) > self.limit for row in whole]
+        # tokenized again instead of sliced, because the tokenizer puts special tokens at the end
         if any(cut):
             long = [text for text, is_cut in zip(texts, cut, strict=True) if is_cut]
             shorter = iter(self._called(long, truncation=True, max_length=self.limit))
@@ -185,7 +190,7 @@ class Tokens(Texts):
         return whole, cut
 
     def padded(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
-        """Rows of one width, ``[B, L]`` for every input; padding is on the right."""
+        """Return rows of equal width, ``[B, L]`` for every input; padding is on the right."""
         fills = {IDS: self._padding, MASK: 0, TYPES: 0}
         return {key: padded_rows([row[key] for row in rows], fills[key]) for key in self.keys}
 
@@ -201,7 +206,7 @@ class Tokens(Texts):
 
 
 def padded_rows(rows: list[list[int]], fill: int) -> Tensor:
-    """Rows of tokens as one tensor ``[B, L]``, as wide as the longest; filled on the right."""
+    """Return rows of tokens as one tensor ``[B, L]``, filled on the right to the longest row."""
     import torch
 
     array = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
@@ -213,13 +218,13 @@ def padded_rows(rows: list[list[int]], fill: int) -> Tensor:
 def together(
     order: Sequence[int], sizes: Sequence[object], most: int, *, pads: bool
 ) -> Iterator[list[int]]:
-    """Places of texts that go through the model together.
+    """Yield the positions of texts that go through the model together.
 
     Args:
-        order: of the places.
-        sizes: of the texts, by place; without padding only texts of one size go together.
-        most: texts at a time.
-        pads: whether texts may be padded to one size.
+        order: the positions, in the order they are processed.
+        sizes: sizes of the texts, by position; without padding, only equal sizes share a batch.
+        most: the largest number of texts in a batch.
+        pads: whether texts may be padded to a common size.
     """
     chunk: list[int] = []
     for at in order:
@@ -233,7 +238,7 @@ def together(
 
 
 def model_inputs(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:
-    """Names of the inputs that both know, and whether the model can be told of padding."""
+    """Return the input names that both know, and whether the model can be told about padding."""
     taken = inspect.signature(model.forward).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
     if IDS not in taken and not takes_all:
@@ -242,18 +247,18 @@ def model_inputs(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], boo
             f"({', '.join(taken)}); name its input {IDS}, and {MASK} for what is not padding"
         )
     made = set(getattr(tokenizer, "model_input_names", (IDS, MASK)))
-    # a model that swallows any keyword is not asked for types, which few know
+    # a model that accepts any keyword is not given token types, which few models know
     has_mask = MASK in taken or takes_all
     keys = [IDS, *([MASK] if has_mask else []), *([TYPES] if TYPES in made & set(taken) else [])]
     return tuple(keys), has_mask
 
 
 def warn_of_other_words(reader: Any, own: Any) -> None:
-    """Warn if the numbers of a tokenizer mean other words than those of the model's own.
+    """Warn if a tokenizer assigns other words to token ids than the model's own tokenizer does.
 
     Args:
         reader: the tokenizer in use.
-        own: the one that lies beside the model; ``None`` if there is none.
+        own: the tokenizer stored with the model; ``None`` if there is none.
     """
     if own is None or reader is own or not all(hasattr(it, "get_vocab") for it in (reader, own)):
         return
@@ -270,12 +275,12 @@ def warn_of_other_words(reader: Any, own: Any) -> None:
 
 
 def check_vocabulary(tokenizer: Any, model: nn.Module, *, least: float = 0.0) -> None:
-    """Raise if a tokenizer cannot be that of a model.
+    """Raise if a tokenizer cannot be the tokenizer of a model.
 
     Args:
-        tokenizer: of transformers.
-        model: that takes its tokens.
-        least: share of the model's embeddings that there must be tokens for.
+        tokenizer: a tokenizer of transformers.
+        model: the model that takes its tokens.
+        least: share of the model's embeddings for which there must be tokens.
 
     Raises:
         ModelError: there are more tokens than embeddings, or far fewer.
@@ -304,10 +309,10 @@ def check_vocabulary(tokenizer: Any, model: nn.Module, *, least: float = 0.0) ->
 
 
 def _embeddings(model: nn.Module) -> tuple[int | None, bool]:
-    """Rows of the layer that tokens go into, and whether the model itself says that it is it."""
+    """Return the number of token embeddings, and whether the model itself names their layer."""
     from torch import nn
 
-    try:  # models of transformers that have none, or have it elsewhere, raise either
+    try:  # transformers models without such a layer raise either of these
         layer = model.get_input_embeddings()  # type: ignore[operator]
     except (NotImplementedError, AttributeError):
         layer = None
@@ -318,10 +323,10 @@ def _embeddings(model: nn.Module) -> tuple[int | None, bool]:
 
 
 def _padding(tokenizer: Any, model: Any) -> int:
-    """Token of padding: the model's, which may look for it, else the tokenizer's.
+    """Return the padding token: the model's, since it may look for it, else the tokenizer's.
 
     Raises:
-        ModelError: one of them has none.
+        ModelError: one of the two has none.
     """
     own = getattr(tokenizer, "pad_token_id", None)
     config = getattr(model, "config", None)
@@ -338,9 +343,10 @@ def _padding(tokenizer: Any, model: Any) -> int:
 
 
 def most_tokens(tokenizer: Any, model: Any, limit: int | None) -> int | None:
-    """Most tokens of a text, by tokenizer, model and user."""
+    """Return the largest number of tokens of a text that tokenizer, model and user allow."""
     config = getattr(model, "config", None)
     places = getattr(config, "max_position_embeddings", None)
+    # these models start counting positions after the padding token's id
     if isinstance(places, int) and getattr(config, "model_type", "") in _SHIFTED:
         places -= int(getattr(config, "pad_token_id", 1) or 0) + 1
     own = getattr(tokenizer, "model_max_length", None)
@@ -355,5 +361,5 @@ def most_tokens(tokenizer: Any, model: Any, limit: int | None) -> int | None:
     return limit
 
 
-# models whose positions begin behind the number of the padding token
+# models that start counting positions after the id of the padding token
 _SHIFTED = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")

@@ -1,4 +1,4 @@
-"""Data changed on purpose: degraded pictures, planted label errors, long tails."""
+"""Data changed on purpose: degraded pictures, planted label errors and long tails."""
 
 from hardsight.data.variants._degrade import CONTRAST_LEVELS as CONTRAST_LEVELS
 from hardsight.data.variants._degrade import NOISE_LEVELS as NOISE_LEVELS

@@ -1,4 +1,4 @@
-"""Pictures made harder to see: noise and less contrast (AVH, Definition 4)."""
+"""Pictures made harder to see by noise or lower contrast (AVH, Definition 4)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ NOISE_LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4)
 CONTRAST_LEVELS = (1.0, 0.6, 0.3, 0.2, 0.1)
 """The paper's levels of contrast; smaller is harder."""
 
-_PURPOSE = 0xDE64ADE  # a stream of its own: shifts no other draw
+_PURPOSE = 0xDE64ADE  # its own random stream, so these draws do not shift any others
 
 
 def with_uniform_noise(
     pixels: NDArray[np.floating[Any]], *, width: float, seed: int, index: int
 ) -> NDArray[np.float32]:
-    r"""An image with uniform noise added to every value, clipped to the scale.
+    r"""Return an image with uniform noise added to every value, clipped to ``[0, 1]``.
 
     .. math:: x' = \min(1, \max(0, x + w u)), \quad u \sim U(-1, 1)
 
-    The draw :math:`u` depends on ``seed`` and ``index`` alone, so the levels of one image differ
-    by the factor :math:`w` only.
+    The draw :math:`u` depends only on ``seed`` and ``index``, so the levels of one image differ
+    only by the factor :math:`w`.
 
     Args:
         pixels: any shape, in ``[0, 1]``.
-        width: :math:`w` in ``[0, 1]``; the paper's are :data:`NOISE_LEVELS`.
-        seed: of all examples.
-        index: of this one.
+        width: :math:`w` in ``[0, 1]``; the paper uses :data:`NOISE_LEVELS`.
+        seed: seed for all examples.
+        index: position of this example.
 
     Returns:
         the shape of ``pixels``, in ``[0, 1]``, float32.
@@ -53,7 +53,7 @@ def with_uniform_noise(
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Definition 4 and Fig. 11: "the amount of
         pixel-wise additive uniform noise". The sides of the interval follow Geirhos et al. 2018,
-        whom the paper cites. Every channel of a pixel has a draw of its own.
+        whom the paper cites. Every channel of a pixel gets its own draw.
     """
     if not 0 <= width <= 1:
         raise OptionError(f"expected a noise width in [0, 1], got {width}")
@@ -64,13 +64,13 @@ def with_uniform_noise(
 
 
 def reduced_contrast(pixels: NDArray[np.floating[Any]], *, level: float) -> NDArray[np.float32]:
-    r"""An image pulled towards mid-grey.
+    r"""Return an image pulled towards mid-grey.
 
     .. math:: x' = c x + (1 - c) / 2
 
     Args:
         pixels: any shape, in ``[0, 1]``.
-        level: :math:`c` in ``[0, 1]``, 1 being the image itself; the paper's are
+        level: :math:`c` in ``[0, 1]``; 1 leaves the image as it is. The paper uses
             :data:`CONTRAST_LEVELS`.
 
     Returns:
@@ -95,13 +95,13 @@ def reduced_contrast(pixels: NDArray[np.floating[Any]], *, level: float) -> NDAr
 
 
 class DegradedSource(SourceView):
-    """A source whose pictures are noisy, or have less contrast, by a fixed amount.
+    """A source whose pictures have noise or less contrast, by a fixed amount.
 
     Args:
-        source: of pictures.
-        noise: width of the uniform noise, added last.
+        source: a source of pictures.
+        noise: width of the uniform noise, which is added last.
         contrast: level of contrast.
-        seed: of the noise; each example draws by its own position.
+        seed: seed of the noise; each example's draw depends on its position.
 
     Raises:
         OptionError: a level is outside ``[0, 1]``.
@@ -125,10 +125,11 @@ class DegradedSource(SourceView):
         super().__init__(
             [source], spec=f"{source.spec} with {' and '.join(said)}" if said else None
         )
+        # what the source says about its stored images no longer holds for the degraded ones
         self.images, self.loading, self.is_model_ready = None, Loading(), False
 
     def content(self, content: Any, index: int) -> Any:
-        """The picture ``[H, W]`` or ``[H, W, C]`` in ``[0, 1]``, degraded."""
+        """Return the degraded picture, ``[H, W]`` or ``[H, W, C]`` in ``[0, 1]``."""
         pixels = _pixels(content, self.parts[0])
         if self._contrast < 1:
             pixels = reduced_contrast(pixels, level=self._contrast)
@@ -141,7 +142,7 @@ class DegradedSource(SourceView):
 
 
 def _pixels(content: Any, source: ExampleSource) -> NDArray[np.float32]:
-    """A picture as ``[H, W]`` or ``[H, W, C]`` in ``[0, 1]``."""
+    """Return a picture as ``[H, W]`` or ``[H, W, C]`` in ``[0, 1]``."""
     if source.is_model_ready:
         own = pixels_of(content, Preprocessing(), source)
         content = content if own is None else own.content
@@ -158,7 +159,7 @@ def _pixels(content: Any, source: ExampleSource) -> NDArray[np.float32]:
 
 def _checked(pixels: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     values = np.asarray(pixels, dtype=np.float32)
-    if values.size and not (values.min() >= 0 and values.max() <= 1):  # also NaN
+    if values.size and not (values.min() >= 0 and values.max() <= 1):  # "not" also catches NaN
         raise DataError(
             f"expected pixels in [0, 1], got {values.min()} to {values.max()}; divide by white "
             "first, and degrade before the mean is subtracted"

@@ -1,4 +1,4 @@
-"""Label errors planted on purpose, to see who finds them."""
+"""Label errors planted on purpose, to see which methods find them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from hardsight.data.source import check_range
 from hardsight.errors import LabelError, OptionError
 
-_PURPOSE = 0x1ABE1  # of these draws alone: they shift no other, and no other shifts them
+_PURPOSE = 0x1ABE1  # its own random stream: it shifts no other draws, and they do not shift it
 
 
 def with_label_errors(
@@ -21,20 +21,20 @@ def with_label_errors(
     seed: int,
     towards: Mapping[int, int] | ArrayLike | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    r"""Labels of which a share is wrong: symmetric noise, or noise that depends on the class.
+    r"""Return labels of which a share is wrong, by symmetric or class-dependent noise.
 
-    Which examples get a wrong label is drawn without regard to anything else among those whose
-    class can go wrong. Their wrong class is j with a chance proportional to ``towards[i, j]``,
-    where i is the right one; by default every other class is equally likely.
+    The examples that get a wrong label are drawn uniformly from those whose class can go wrong. If
+    the right class is i, the wrong class is j with a probability proportional to ``towards[i, j]``;
+    by default every other class is equally likely.
 
     Args:
         labels: class indices in ``[0, num_classes)``, ``[N]``.
         num_classes: at least 2.
-        share: of all examples that get a wrong label, in ``[0, 1]``; the count is exact.
-        seed: of the draw.
-        towards: where wrong labels of a class go: ``{3: 5, 5: 3}`` for pairs, of which a class
-            that is not named never goes wrong, or weights ``[C, C]`` of which a row of zeros is
-            such a class. The diagonal must be 0.
+        share: share of all examples that get a wrong label, in ``[0, 1]``; the count is exact.
+        seed: seed of the draw.
+        towards: where the wrong labels of a class go. Either pairs, such as ``{3: 5, 5: 3}``, or
+            weights ``[C, C]`` with a diagonal of 0. A class that is not named, or has a row of
+            zeros, never goes wrong.
 
     Returns:
         the new labels ``[N]``, and which of them are wrong, ``[N]``.
@@ -70,6 +70,7 @@ def with_label_errors(
     changed = labels.copy()
     if towards is None:
         wrong[draw.choice(len(labels), count, replace=False)] = True
+        # a shift of 1 to C - 1 reaches every other class with equal probability
         shift = draw.integers(1, num_classes, size=count)
         changed[wrong] = (labels[wrong] + shift) % num_classes
         return changed, wrong
@@ -82,17 +83,17 @@ def with_label_errors(
 def with_transitions(
     labels: ArrayLike, transitions: ArrayLike, *, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    r"""Labels drawn again, each by the row of its class in a transition matrix.
+    r"""Return labels drawn again, each from the row of its class in a transition matrix.
 
     .. math:: \Pr(\tilde y = j \mid y = i) = T_{ij}
 
-    Every example is drawn for itself, so that the number of errors is random and each class has
-    a rate of its own, :math:`1 - T_{ii}`. For an exact share use :func:`with_label_errors`.
+    Every example is drawn independently, so the number of errors is random, and each class has its
+    own error rate, :math:`1 - T_{ii}`. For an exact share, use :func:`with_label_errors`.
 
     Args:
         labels: class indices in ``[0, C)``, ``[N]``.
-        transitions: chance of each label given the right one, ``[C, C]``; rows sum to 1.
-        seed: of the draw.
+        transitions: probability of each label given the right one, ``[C, C]``; rows sum to 1.
+        seed: seed of the draw.
 
     Returns:
         the new labels ``[N]``, and which of them are wrong, ``[N]``.
@@ -130,7 +131,7 @@ def _indices(labels: ArrayLike, num_classes: int) -> NDArray[np.int64]:
 
 
 def _weights(towards: Mapping[int, int] | ArrayLike, num_classes: int) -> NDArray[np.float64]:
-    """Where wrong labels of each class go, ``[C, C]``."""
+    """Return how wrong labels of each class are distributed, ``[C, C]``."""
     if isinstance(towards, Mapping):
         weights = np.zeros((num_classes, num_classes))
         for right, wrong in towards.items():
@@ -160,7 +161,7 @@ def _square(values: ArrayLike, name: str, size: int | None = None) -> NDArray[np
 
 
 def _able(labels: NDArray[np.int64], weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Positions of the examples whose class can go wrong."""
+    """Return the positions of the examples whose class can go wrong."""
     able = np.flatnonzero((weights.sum(axis=1) > 0)[labels])
     if count > len(able):
         raise OptionError(
@@ -171,10 +172,11 @@ def _able(labels: NDArray[np.int64], weights: NDArray[np.float64], count: int) -
 
 
 def _drawn(rows: NDArray[np.float64], draw: np.random.Generator) -> NDArray[np.int64]:
-    """One class per row of weights ``[n, C]``; a class of weight 0 is never drawn."""
+    """Return one class per row of weights ``[n, C]``; a class of weight 0 is never drawn."""
     upto = rows.cumsum(axis=1)
     total = upto[:, -1:]
+    # rounding could push a draw up to the total itself, past the last class
     at = np.minimum(draw.random(len(rows))[:, None] * total, np.nextafter(total, 0))
-    # the first class whose running sum exceeds a draw in [0, total): its weight is not 0
+    # The first class whose running sum exceeds a draw in [0, total) has a weight above 0.
     classes: NDArray[np.int64] = (at >= upto).sum(axis=1).astype(np.int64)
     return classes

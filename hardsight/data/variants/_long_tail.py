@@ -1,4 +1,4 @@
-"""Long-tailed subsets: few classes with many examples, many classes with few."""
+"""Long-tailed subsets: a few classes with many examples, many classes with few."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hardsight.errors import DataError, OptionError
 
 
 def long_tailed_counts(class_counts: ArrayLike, *, ratio: float) -> NDArray[np.int64]:
-    r"""Examples to keep of each class, falling exponentially from the first to the last one.
+    r"""Return the examples to keep per class, falling exponentially from the first to the last.
 
     .. math:: n_c = \lfloor n_0\, r^{-c / (C - 1)} \rfloor
 
-    with the largest :math:`n_0` that no class is too small for.
+    where :math:`n_0` is the largest count for which every class has enough examples.
 
     Args:
-        class_counts: examples there are of each class, ``[C]``.
-        ratio: :math:`r \ge 1`, the first class's count over the last one's.
+        class_counts: number of examples of each class, ``[C]``.
+        ratio: :math:`r \ge 1`, the count of the first class divided by that of the last.
 
     Returns:
         ``[C]``; all equal for ``ratio=1``.
 
     Raises:
         OptionError: ``ratio`` is below 1.
-        DataError: fewer than 2 classes, or a class would be left without an example.
+        DataError: there are fewer than 2 classes, or a class would be left without an example.
 
     Example:
         >>> long_tailed_counts([5000] * 10, ratio=100).tolist()
@@ -42,6 +42,7 @@ def long_tailed_counts(class_counts: ArrayLike, *, ratio: float) -> NDArray[np.i
         raise DataError(f"expected at least 2 classes for a long tail, got {len(there)}")
     shares = ratio ** (-np.arange(len(there)) / (len(there) - 1))
     first = np.floor((there / shares).min())
+    # 1e-9 keeps a count that is whole except for rounding from being rounded down by one
     counts: NDArray[np.int64] = np.floor(first * shares + 1e-9).astype(np.int64)
     if counts.min() < 1:
         raise DataError(
@@ -54,14 +55,14 @@ def long_tailed_counts(class_counts: ArrayLike, *, ratio: float) -> NDArray[np.i
 def long_tailed_rows(
     labels: ArrayLike, *, num_classes: int, ratio: float, seed: int
 ) -> NDArray[np.int64]:
-    """Positions of a long-tailed subset, in ascending order; see :func:`long_tailed_counts`.
+    """Return the positions of a long-tailed subset, ascending; see :func:`long_tailed_counts`.
 
     Args:
         labels: class indices in ``[0, num_classes)``, ``[N]``.
         num_classes: C.
-        ratio: the first class's count over the last one's.
-        seed: decides which examples of a class are kept. Of two ratios and one seed the smaller
-            subset of a class lies within the larger one.
+        ratio: the count of the first class divided by that of the last.
+        seed: decides which examples of a class are kept. For one seed and two ratios, the smaller
+            subset of a class is contained in the larger one.
 
     Raises:
         OptionError: ``ratio`` is below 1.
@@ -76,6 +77,7 @@ def long_tailed_rows(
     indices = np.asarray(labels)
     check_range(indices, num_classes)
     counts = long_tailed_counts(np.bincount(indices, minlength=num_classes), ratio=ratio)
+    # one shuffle of all examples, of which each class keeps a prefix: this nests the subsets
     order = np.random.default_rng([seed, 0x7A11]).permutation(len(indices))
     kept = [order[indices[order] == label][:count] for label, count in enumerate(counts)]
     rows: NDArray[np.int64] = np.sort(np.concatenate(kept))

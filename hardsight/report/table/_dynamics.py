@@ -1,4 +1,4 @@
-"""What training did to each example: the data map, when it was learned, how its label fared."""
+"""Training dynamics on the page: data map, when examples were learned, confidence curves."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CURVE_WIDTH, CURVE_HEIGHT = 150, 64
 _LEFT, _RIGHT, _TOP, _BOTTOM = 6.0, 474.0, 26.0, 160.0
 _MOST_BARS = 24
 _DRAWN = 6  # curves per group
-_MOST_DOTS = 40  # epochs; more would run into each other
+_MOST_DOTS = 40  # epochs; with more, the dots would overlap
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: its place, its text below and above, and what it stands for."""
+    """A bar: its position and size, the texts below and above it, and its meaning in words."""
 
     x: float
     width: float
@@ -81,7 +81,7 @@ class Dynamics:
 
 
 def dynamics_of(view: View) -> Dynamics | None:
-    """The dynamics of one table; ``None`` if it has none."""
+    """Return the dynamics of one table, or ``None`` if it has none."""
     tracking = view.metadata.get("tracking")
     if not isinstance(tracking, dict):
         return None
@@ -119,10 +119,11 @@ def _groups(view: View) -> list[tuple[str, str, NDArray[np.int64]]]:
 
 
 class _Drawing:
-    """Histories laid out in small pictures of one size."""
+    """Confidence histories drawn as small pictures of equal size."""
 
     def __init__(self, view: View, rows: list[int], histories: Histories) -> None:
         self._view, self._histories = view, histories
+        # histories hold only the rows that are drawn, so a row's number is not its column
         self._column = {row: place for place, row in enumerate(rows)}
         steps = max(1, len(histories.confidence) - 1)
         self._x = 4 + (CURVE_WIDTH - 8) * np.arange(len(histories.confidence)) / steps
@@ -134,7 +135,7 @@ class _Drawing:
         ]
 
     def band(self) -> str:
-        """Outline of the middle half of all examples."""
+        """Return the outline of the middle half of all examples."""
         low, high = (
             self._y(self._histories.quartiles[:, 0]),
             self._y(self._histories.quartiles[:, 2]),
@@ -171,12 +172,13 @@ def _path(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:
 
 
 def _learned(view: View, epochs: int) -> Bars | None:
-    """In which epoch examples were first predicted right."""
+    """Return bars of the epoch in which examples were first predicted correctly."""
     name = "first_learned_epoch"
     if name not in view.table.scores:
         return None
     values = view.values(name)
     values = values[~np.isnan(values)].astype(np.int64)
+    # an example that was never learned has the number of epochs plus 1
     never = int((values > epochs).sum())
     counts = np.bincount(values[values <= epochs], minlength=epochs + 1)[1:]
     return _bars(
@@ -191,7 +193,7 @@ def _learned(view: View, epochs: int) -> Bars | None:
 
 
 def _forgotten(view: View) -> Bars | None:
-    """How often examples were forgotten; the never learned aside."""
+    """Return bars of how often examples were forgotten; never-learned ones have their own bar."""
     name = "forgetting_events"
     if not {name, "map_correctness"} <= set(view.table.scores):
         return None
@@ -219,7 +221,7 @@ def _bars(
     sums = np.add.reduceat(counts, np.arange(0, len(counts), group)).tolist()
     labels = [_span(first + i * group, min(first + (i + 1) * group, first + len(counts)) - 1)
               for i in range(len(sums))]  # fmt: skip
-    every = -(-len(sums) // 10)  # texts below the bars would run into each other
+    every = -(-len(sums) // 10)  # label only every so many bars, because texts would overlap
     entries = [*zip(sums, labels, strict=True), (never, "never")]
     width = (_RIGHT - _LEFT) / len(entries)
     tallest = max(entry for entry, _ in entries)
@@ -227,6 +229,7 @@ def _bars(
         Bar(
             x=round(_LEFT + i * width + 0.1 * width, 2),
             width=round(0.8 * width, 2),
+            # small counts still get a visible bar, by a height of at least 1
             height=round(max(1.0, (_BOTTOM - _TOP) * n / tallest), 2) if n else 0.0,
             tick=text if i % every == 0 or text == "never" else "",
             top=count(n) if len(entries) <= 14 else "",
@@ -249,12 +252,12 @@ _COLUMNS = ["confidence", "label", "prediction"]
 
 @dataclass(frozen=True)
 class Histories:
-    """What became of some examples.
+    """Confidence and correctness of some examples over the epochs.
 
     Attributes:
-        confidence: probability of the label by epoch, ``[E, n]``, NaN where not seen.
+        confidence: probability of the label by epoch, ``[E, n]``; NaN if it was not seen.
         right: whether the prediction was the label, ``[E, n]``.
-        quartiles: of the confidence of all examples by epoch, ``[E, 3]``.
+        quartiles: quartiles of the confidence of all examples by epoch, ``[E, 3]``.
     """
 
     confidence: NDArray[np.float64]
@@ -270,20 +273,20 @@ def histories_of(
     num_examples: int,
     held_out: Path | None = None,
 ) -> Histories | None:
-    """Histories of the examples at ``index``, one epoch in memory at a time.
+    """Return the histories of the examples at ``index``, reading one epoch at a time.
 
     Args:
-        folder: of the epochs.
+        folder: folder of the epochs.
         index: positions of the examples.
-        epochs: how many there are.
-        num_examples: rows of each.
-        held_out: folder of the epochs of examples that the others never saw.
+        epochs: number of epochs.
+        num_examples: number of rows in each epoch.
+        held_out: folder of the epochs of examples that were held out of training.
 
     Returns:
         ``None`` if the folder does not hold these epochs of these examples.
 
     Raises:
-        TableError: an epoch is there and damaged.
+        TableError: the file of an epoch is damaged.
     """
     if folder is None or not epochs:
         return None
@@ -294,6 +297,7 @@ def histories_of(
             return None
         others = None if held_out is None else _epoch(held_out, epoch, num_examples)
         if others is not None:
+            # a label below 0 marks an example that this folder's epochs did not see
             is_other = columns[1] < 0
             columns = [np.where(is_other, b, a) for a, b in zip(columns, others, strict=True)]
         confidence, label, prediction = columns
@@ -306,7 +310,7 @@ def histories_of(
 
 
 def _epoch(folder: Path, epoch: int, num_examples: int) -> list[NDArray[Any]] | None:
-    """The columns of one epoch; ``None`` if the folder does not hold it."""
+    """Return the columns of one epoch, or ``None`` if the folder does not have this epoch."""
     file = folder / f"epoch-{epoch:05d}.parquet"
     if not file.exists():
         return None

@@ -31,10 +31,10 @@ class ClassOrder:
 
     Attributes:
         names: a name for each output of the model.
-        labels: for each label of the data its output; empty if labels are outputs already.
+        labels: the output for each label of the data; empty if labels are outputs already.
         taken: how they were matched, ``"name"`` or ``"position"``.
         note: how they were matched, in words.
-        data_classes: names of the data, position = label.
+        data_classes: class names of the data; the position of a name is its label.
     """
 
     names: tuple[str, ...]
@@ -44,13 +44,13 @@ class ClassOrder:
     data_classes: tuple[str, ...] = ()
 
     def of(self, source: _Source) -> _Source:
-        """The data with labels renumbered to the model's outputs."""
+        """Return the data with labels renumbered to the model's outputs."""
         if not self.labels:
             return source
         return cast(_Source, source.renumbered(self.labels, self.names))
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the metadata of a result.
+        """Return facts for the metadata of a result.
 
         They include ``labels`` if numbers changed, and ``data_classes`` if numbers or names did.
         """
@@ -73,14 +73,14 @@ def matched_classes(
 ) -> ClassOrder:
     """Match the classes of a model with those of data.
 
-    Classes are matched by name if both sides have names: as they are written; or else ignoring
-    case, spaces, hyphens and underscores; or else by one of several names that a model lists for a
-    class. The data may have fewer classes than the model. Without names on one side, classes are
+    Classes are matched by name if both sides have names: first as they are written; then ignoring
+    case, spaces, hyphens and underscores; then by any of several names that a model lists for a
+    class. The data may have fewer classes than the model. If one side has no names, classes are
     matched by position.
 
     Args:
         source: the data.
-        outputs: how many classes the model has.
+        outputs: number of classes of the model.
         known: names of the model's classes, if it states any.
         how: ``"position"`` ignores names; ``"name"`` never matches by position.
         teaches: whether the model is about to be trained on the data, so that new names are no
@@ -114,7 +114,7 @@ def matched_classes(
 
 
 def stated_classes(stated: Sequence[str] | str | os.PathLike[str] | None) -> ClassNames | None:
-    """Names of a model's outputs as a user states them: a list, or a text file with one per line.
+    """Return a model's output names as a user states them: a list, or a file with one per line.
 
     Raises:
         MissingDataError: there is no such file.
@@ -132,7 +132,7 @@ def stated_classes(stated: Sequence[str] | str | os.PathLike[str] | None) -> Cla
                 f"no file {file} with the names of the model's classes; pass a list of names, or a "
                 "text file with one name per line"
             )
-        # utf-8-sig: files from Windows may start with a byte order mark
+        # files from Windows may start with a byte order mark, which utf-8-sig removes
         lines = file.read_text(encoding="utf-8-sig").splitlines()
         return ClassNames(tuple(line.strip() for line in lines if line.strip()), str(file))
     names = tuple(stated)
@@ -154,8 +154,8 @@ def check_labels_agree(
     and ``auto``.
 
     Args:
-        known: names of the classes, position = label.
-        others: names of the classes of other data.
+        known: class names; the position of a name is its label.
+        others: class names of other data.
         whose: what ``known`` belongs to, in words.
         where: what ``others`` belong to, in words.
         step: how to pass names, in words.
@@ -177,8 +177,8 @@ def check_labels(batch: Batch, num_classes: int, *, whose: str, verb: str) -> No
     """Raise unless the labels of a batch are classes of the model.
 
     Args:
-        batch: of the data.
-        num_classes: of the model.
+        batch: a batch of the data.
+        num_classes: number of classes of the model.
         whose: who has these classes, in words.
         verb: what the run does with the data, such as ``score``.
 
@@ -205,7 +205,7 @@ class _Match:
 
 
 def _looked_up(named: tuple[str, ...], known: ClassNames) -> _Match:
-    if named == known.names:  # the only way to match names that repeat
+    if named == known.names:  # the only way to match names that occur twice
         return _Match(tuple(range(len(named))))
     tables = list(_tables(known))
     outputs: dict[int, int] = {}
@@ -236,7 +236,7 @@ def _looked_up(named: tuple[str, ...], known: ClassNames) -> _Match:
 
 
 def _tables(known: ClassNames) -> Iterator[tuple[Callable[[str], str], dict[str, list[int]]]]:
-    """Ways to read a name, the strictest first, each with the outputs by their name."""
+    """Yield ways to read a name, the strictest first, each with the outputs by their names."""
     yield str, _places(enumerate(known.names))
     plain = [(output, _plain(name)) for output, name in enumerate(known.names)]
     yield _plain, _places(plain)
@@ -256,13 +256,13 @@ def _places(named: Any) -> dict[str, list[int]]:
 
 
 def _plain(name: str) -> str:
-    """A name in lower case, with a space between words.
+    """Return a name in lower case, with a single space between words.
 
     Example:
         >>> _plain("Tabby_Cat"), _plain("tabby  cat"), _plain("T-shirt/top")
         ('tabby cat', 'tabby cat', 't shirt/top')
     """
-    # NFKC: other systems may encode the same letters differently
+    # NFKC, because other systems may encode the same letters differently
     return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip()
 
 
@@ -313,12 +313,12 @@ def _by_position(
 
 
 def _has_names(named: Sequence[str]) -> bool:
-    """Whether classes have names other than their numbers."""
+    """Return whether classes have names other than their numbers."""
     return list(named) != [str(label) for label in range(len(named))]
 
 
 def _fitting(known: ClassNames, outputs: int) -> ClassNames:
-    """Names for all outputs; those beyond the known names are called by their number."""
+    """Return names for all outputs; outputs beyond the known names are called by their number."""
     count = len(known.names)
     if count > outputs:
         warn(
@@ -333,7 +333,7 @@ def _fitting(known: ClassNames, outputs: int) -> ClassNames:
 
 
 def _possible(known: ClassNames, named: tuple[str, ...], outputs: int) -> ClassNames:
-    """Inferred names that fit the outputs of a model, which does not state names itself."""
+    """Return inferred names that fit the outputs of a model that does not state names itself."""
     for names in known.possible:
         fits = len(names.names) == outputs
         # guessed names count only if those of the data match them

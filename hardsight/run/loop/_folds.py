@@ -28,20 +28,20 @@ class Folds:
     """A division of data into folds, each with the same share of every class.
 
     Attributes:
-        count: of folds.
+        count: number of folds.
         number: fold of each example, from 1, ``[N]``; 0 for the only example of a class, which
-            every model learns from and none can score.
+            every model learns from and no model can score.
     """
 
     count: int
     number: NDArray[np.int64]
 
     def seen(self, fold: int) -> NDArray[np.int64]:
-        """Positions that the model of a fold learns from, ascending."""
+        """Return the positions that the model of a fold learns from, ascending."""
         return np.flatnonzero(self.number != fold)
 
     def unseen(self, fold: int) -> NDArray[np.int64]:
-        """Positions that the model of a fold scores, ascending."""
+        """Return the positions that the model of a fold scores, ascending."""
         return np.flatnonzero(self.number == fold)
 
     @property
@@ -57,12 +57,12 @@ class Folds:
         *,
         among: range | None = None,
     ) -> list[tuple[int, str, str]]:
-        """Number, name and reason of every example without a row.
+        """Return number, name and reason of every example without a row.
 
         Args:
-            labels: of all examples, ``[N]``.
-            classes: names, position = label.
-            name_of: number and name of the example at a position.
+            labels: labels of all examples, ``[N]``.
+            classes: class names; the position of a name is its label.
+            name_of: returns number and name of the example at a position.
             among: positions to consider; all of them by default.
         """
         return [
@@ -87,14 +87,14 @@ def folds_of(
 ) -> Folds:
     """Divide examples into ``count`` folds with equal shares of every class.
 
-    The examples are shuffled within their class and dealt out like cards, class after class: the
-    sizes of two folds differ by at most one example, and so do their numbers of any class.
+    The examples are shuffled within their class and dealt out like cards, class after class. The
+    sizes of two folds differ by at most one example, and so do their counts of any class.
 
     Args:
         labels: class indices, ``[N]``.
-        count: of folds.
-        seed: of the shuffling.
-        classes: names, position = label; for messages.
+        count: number of folds.
+        seed: seed of the shuffling.
+        classes: class names; the position of a name is its label. For messages.
         spec: what the data is called.
 
     Raises:
@@ -107,11 +107,12 @@ def folds_of(
             f"expected at least one example per fold, got {len(labels)} examples of {spec} for "
             f"{count} folds; use fewer folds, or more data"
         )
-    # by a CPU generator, so the folds are the same on every machine
+    # from a CPU generator, so that the folds are the same on every machine
     order = torch.randperm(len(labels), generator=generator(seed, "folds")).numpy()
     by_class = order[np.argsort(labels[order], kind="stable")]
     number = np.empty(len(labels), dtype=np.int64)
-    # deal on across classes: starting anew for each would give the first folds the rest of all
+    # The deal continues across classes: if it started again for each class, the first folds would
+    # get the remainders of all of them.
     number[by_class] = np.arange(len(labels)) % count + 1
     sizes = np.bincount(labels)
     # a model that never saw the only example of a class does not know the class
@@ -156,7 +157,7 @@ def _tell_of_small(sizes: NDArray[np.int64], count: int, classes: Sequence[str],
 
 
 def _some(labels: NDArray[np.int64], classes: Sequence[str]) -> str:
-    """Classes in words: the first few by name."""
+    """Return classes in words: the first few by name."""
     names = [str(classes[at]) if at < len(classes) else str(at) for at in labels[:3]]
     more = f" and {len(labels) - 3:,} more" if len(labels) > 3 else ""
     return f"class{'' if len(labels) == 1 else 'es'} {', '.join(names)}{more}"

@@ -57,10 +57,10 @@ from hardsight.run.loop._processor import check_processor, warn_of_no_processor
 from hardsight.run_folder import state_digest
 
 Need = Literal["must", "may", "none"]
-_MOST_TRIED = 256  # examples that are tried before we give up finding finite outputs
-# differences, as shares of the largest logit, above which logits count as different: with another
+_MOST_TRIED = 256  # examples that are tried before the search for finite outputs is given up
+# Differences, as shares of the largest logit, above which logits count as different: with another
 # padding, which a mask hides completely, in float32; and in another batch, where half precision
-# rounds differently
+# rounds differently.
 _OTHER_PADDING = 1e-3
 _OTHER_BATCH = 0.05
 _SEES_PADDING = (
@@ -101,12 +101,12 @@ def loaded_model(
         model: a module, or its name.
         weights: file with its weights.
         num_classes: passed to a factory that takes it.
-        seed: of a model that is initialised at random.
-        device: where it will be.
+        seed: seed of a model that is initialised at random.
+        device: where the model will be.
         preprocessing: replaces the model's own, which is then not read.
         is_stated: whether the user states everything that matters, so that the model's own
             preprocessing need not be understood.
-        trust_remote_code: run Python files that an ``hf:`` model brings.
+        trust_remote_code: whether to run Python files that an ``hf:`` model brings.
         factory: further keywords of :func:`hardsight.models.load_model`.
 
     Raises:
@@ -156,12 +156,12 @@ class ModelTraits:
 
     Attributes:
         head: its classifier layer, verified; ``None`` if it has none.
-        num_classes: columns of its logits.
-        shape: of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
+        num_classes: number of columns of its logits.
+        shape: shape of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
         output: the part of its output that holds the logits; ``None`` for a bare tensor.
         no_head: why there is no head.
         rows_depend_on: what else an example's logits depend on: the other examples of its
-            ``batch``, or a random ``draw``; ``None`` for a model that treats each by itself.
+            ``batch``, or a random ``draw``; ``None`` for a model that treats each one by itself.
         sees_padding: whether its logits depend on how far an example is padded.
     """
 
@@ -191,14 +191,14 @@ def model_traits(
     Examples that cannot be read or have no finite output are skipped, since they cannot show it.
 
     Args:
-        model: on ``device``.
-        source: of the examples.
-        preprocessing: of images.
+        model: the model on ``device``.
+        source: source of the examples.
+        preprocessing: preprocessing of images.
         device: where the model is.
         head: its name, or a Head that is checked against the model; ``None`` to find it.
         output: the part of the model's output that holds the logits; ``None`` to choose it by the
             number of classes.
-        num_classes: of the model, if it names them, else of the data.
+        num_classes: number of classes of the model if it names them, else of the data.
         need: whether the model must have a head, may have one, or needs none. In any case a model
             that returns probabilities is refused.
         at_once: how many examples to try at a time.
@@ -222,7 +222,7 @@ def model_traits(
             if traits is not None:
                 # on the same batch, since it is on the device already
                 two = None if source.kind is None else source.kind.padded_twice(inputs)
-                # two passes rule out both faults at once; only if they differ, test for each
+                # Two passes rule out both faults at once. Each is tested only if the passes differ.
                 if two is not None and _alone_alike(model, *two, count, device, traits.output):
                     return traits
                 other = _rows_depend_on(model, inputs, count, device, traits.output)
@@ -244,13 +244,13 @@ def model_traits(
 
 
 def _together(inputs: Any, count: int) -> tuple[Any, int]:
-    """The largest part of a batch that goes through a model at once, and how many examples it has.
+    """Return the largest part of a batch that runs at once, and its number of examples.
 
-    Examples of different lengths may be in parts of their own.
+    Examples of different lengths may be in separate parts.
     """
     if not isinstance(inputs, Parts):
         return inputs, count
-    # texts come in parts by length; the part with the most examples shows the most
+    # texts come in parts by length, and the part with the most examples shows the most
     sizes = [len(next(iter(tree_leaves(part)))) for part in inputs.inputs]
     largest = max(range(len(sizes)), key=sizes.__getitem__)
     return inputs.inputs[largest], sizes[largest]
@@ -267,7 +267,7 @@ class _Question:
     need: Need
 
     def answer(self, inputs: Any) -> ModelTraits | None:
-        """The traits that a batch shows; ``None`` if no output is finite."""
+        """Return the traits that a batch shows, or ``None`` if no output is finite."""
         if inputs is None:
             return None
         try:
@@ -287,7 +287,7 @@ class _Question:
 
     @torch.inference_mode()
     def answer_of_logits(self, inputs: Any) -> ModelTraits | None:
-        """The traits, without a head, that logits with minus infinity for some classes show."""
+        """Return the traits, without a head, of logits with minus infinity for some classes."""
         if self.need != "may" or self.head is not None:
             return None
         if not bool(torch.isfinite(self._logits(inputs)[1].amax(dim=1)).any()):
@@ -298,7 +298,7 @@ class _Question:
 
     @torch.inference_mode()
     def finite_rows(self, inputs: Any) -> Tensor | None:
-        """The inputs with finite logits; ``None`` if none have, or inputs are not one tensor."""
+        """Return the inputs with finite logits, or ``None`` without any or without one tensor."""
         if not isinstance(inputs, Tensor):
             return None
         rows = inputs[torch.isfinite(self._logits(inputs)[1]).all(dim=1)]
@@ -313,7 +313,7 @@ class _Question:
     def _may_go_without(self, err: HeadError) -> bool:
         if isinstance(err, NotLogitsError):  # log-probabilities have the same softmax as the logits
             return self.need == "none" and err.function == "log_softmax"
-        if self.need == "may":  # not if the user named a head, or could name one of several
+        if self.need == "may":  # unless the user named a head, or could choose among several
             return self.head is None and not isinstance(err, AmbiguousHeadError)
         return self.need == "none"
 
@@ -321,7 +321,8 @@ class _Question:
     def _without_head(self, inputs: Any, why: HardsightError) -> ModelTraits:
         output, logits = self._logits(inputs)
         if isinstance(inputs, Tensor) and len(logits) == logits.shape[1] > 1:
-            # with as many examples as classes, rows look like columns: run with one example less
+            # With as many examples as classes, rows and columns cannot be told apart, so it is run
+            # with one example less.
             self._logits(inputs[1:])
         _check_logits(logits, type(self.model).__name__)
         return ModelTraits(None, logits.shape[1], _shape(inputs), output, str(why))
@@ -341,16 +342,16 @@ class _Question:
 def _rows_depend_on(
     model: nn.Module, inputs: Any, count: int, device: torch.device, output: int | str | None
 ) -> Literal["batch", "draw"] | None:
-    """What an example's logits depend on besides the example, as in :class:`ModelTraits`.
+    """Return what an example's logits depend on besides the example; see :class:`ModelTraits`.
 
     The second half of the examples is run again by itself, in reverse order. A smaller batch rounds
-    differently, but by far less than ``_OTHER_BATCH``. The same batch run twice rounds the same
-    way, so random draws show at much smaller differences.
+    differently, but by far less than ``_OTHER_BATCH``. The same batch rounds the same way when it
+    is run twice, so random draws show at much smaller differences.
 
     Args:
-        model: on ``device``.
-        inputs: of a batch, on ``device``.
-        count: of its examples.
+        model: the model on ``device``.
+        inputs: inputs of a batch, on ``device``.
+        count: number of examples in the batch.
         device: where the model is.
         output: the part of the model's output that holds the logits.
     """
@@ -390,7 +391,7 @@ def _rows_depend_on(
 
 
 def _half_of(count: int) -> list[int]:
-    """The second half of the examples, in reverse to reveal dependence on the order as well."""
+    """Return the second half of the examples, reversed so that effects of the order show too."""
     return list(range(count - 1, count // 2 - 1, -1)) if count > 1 else []
 
 
@@ -402,9 +403,9 @@ def _alone_alike(
     device: torch.device,
     output: int | str | None,
 ) -> bool:
-    """Whether half of a batch, with other padding, gets the same logits as in the whole batch.
+    """Return whether half of a batch, with other padding, gets the same logits as in the batch.
 
-    Then an example's logits depend neither on the other examples nor on padding.
+    If so, an example's logits depend neither on the other examples nor on padding.
     """
     part, own = _rows_of(padded, count, _half_of(count))
     if part is None:
@@ -426,7 +427,7 @@ def _alone_alike(
 
 @torch.inference_mode()
 def _differs(model: nn.Module, inputs: Any, others: Any, output: int | str | None) -> bool:
-    """Whether a model gives different logits for two equivalent inputs."""
+    """Return whether a model gives different logits for two equivalent inputs."""
     with torch.compiler.set_stance("force_eager"):
         one, other = (
             logit_rows(call_model(unwrapped(model), some), output) for some in (inputs, others)
@@ -436,7 +437,7 @@ def _differs(model: nn.Module, inputs: Any, others: Any, output: int | str | Non
 
 
 def _rows_of(inputs: Any, count: int, rows: list[int]) -> tuple[Any, list[int]]:
-    """Select examples of a batch; returns them and the numbers of their rows of logits.
+    """Return some examples of a batch, and the numbers of their rows of logits.
 
     The examples are ``None`` if the batch cannot be split by example.
     """
@@ -457,7 +458,7 @@ def _rows_of(inputs: Any, count: int, rows: list[int]) -> tuple[Any, list[int]]:
 
 
 def _shape(inputs: Any) -> tuple[int, ...] | None:
-    """Shape of one input; ``None`` if inputs are not one tensor."""
+    """Return the shape of one input, or ``None`` if inputs are not one tensor."""
     return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
 
 
@@ -466,12 +467,12 @@ class ModelAtWork:
     """A model that is ready for a pass over data.
 
     Attributes:
-        loaded: as it was loaded.
-        network: on its device, in eval mode.
-        preprocessing: how it wants images prepared, with the user's own values on top.
-        class_names: of its outputs, as the user or else the model states them.
+        loaded: the model as it was loaded.
+        network: the network on its device, in eval mode.
+        preprocessing: how it expects images to be prepared, overridden by the user's own values.
+        class_names: names of its outputs, as stated by the user, or else by the model.
         traits: properties that the first examples show.
-        source: the data, read as the model wants it.
+        source: the data, read as the model expects it.
         placed: for a language model, captures what enters its head at the tokens that have a row.
     """
 
@@ -484,7 +485,7 @@ class ModelAtWork:
     placed: PlacedRows | None = None
 
     def applied_to(self, source: ExampleSource) -> Preprocessing:
-        """The preprocessing of a source's examples, for the record.
+        """Return the preprocessing of a source's examples, for the record.
 
         Warns of pictures if nothing says how the model wants them prepared.
         """
@@ -503,7 +504,7 @@ class ModelAtWork:
         return done
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the metadata of a result."""
+        """Return facts for the metadata of a result."""
         other = self.traits.rows_depend_on
         return {
             "spec": self.loaded.spec,
@@ -534,7 +535,7 @@ def model_at_work(
     batch_size: int | None = None,
     **loading: Any,
 ) -> Iterator[ModelAtWork]:
-    """Load a model and prepare it for a pass over ``source``; a user's module is restored after.
+    """Load a model and prepare it for a pass over ``source``; restore a user's module afterwards.
 
     Args:
         model: a module, or its name.
@@ -615,7 +616,7 @@ def model_at_work(
 
 
 def read_tokenizer(tokenizer: Any, trust_remote_code: bool) -> Any:
-    """A tokenizer, passed as an object or loaded from its folder.
+    """Return a tokenizer that is passed as an object or loaded from its folder.
 
     Raises:
         OptionError: the folder has no tokenizer.
@@ -633,7 +634,7 @@ def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
     """Make a model with several outputs return the logits alone inside the block.
 
     Args:
-        model: to change inside the block.
+        model: the model to change inside the block.
         output: as in :class:`ModelTraits`; ``None`` leaves the model as it is.
     """
     if output is None:
@@ -641,11 +642,11 @@ def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
         return
 
     def chosen(_module: nn.Module, _args: Any, returned: Any) -> Tensor:
-        # a wrapper gets a bare tensor, since the hook on the model inside has chosen already
+        # a wrapper gets a bare tensor, because the hook on the inner model has chosen already
         return returned if isinstance(returned, Tensor) else logits_of(returned, output)
 
-    # hooks on both: code that was compiled before only calls the wrapper's hook, and capture only
-    # the inner one's. By identity, since without a wrapper both are the same module
+    # Hooks on both: code that was compiled earlier only calls the wrapper's hook, and capture only
+    # the inner one's. Keyed by identity, because without a wrapper both are the same module.
     parts = {id(part): part for part in (model, unwrapped(model))}
     handles = [part.register_forward_hook(chosen) for part in parts.values()]
     try:

@@ -16,8 +16,8 @@ from hardsight.heads import Head
 from hardsight.registry import SCORES
 from hardsight.run.loop._pass import ModelPass
 
-_ROWS_AT_ONCE = 4096  # tensors may be mapped from files that are larger than memory
-_BATCHES_AT_ONCE = 16  # outputs kept on the device before they are copied, since a copy waits
+_ROWS_AT_ONCE = 4096  # because tensors may be mapped from files that are larger than memory
+_BATCHES_AT_ONCE = 16  # batches of outputs kept on the device, because every copy waits for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +28,11 @@ class Outputs:
         embeddings: what enters the head, ``[N, D]``.
         logits: ``[N, C]``.
         labels: class indices, ``[N]``; -1 for an example without a label.
-        class_weights: of the head in this pass, ``[C, D]``.
-        bias: of the head, ``[C]``, or ``None``.
+        class_weights: class weights of the head in this pass, ``[C, D]``.
+        bias: bias of the head, ``[C]``, or ``None``.
         index: positions of the rows in their source, ``[N]``, ascending; ``None`` if no example
             is missing.
-        errors: how many examples could not be read.
+        errors: number of examples that could not be read.
     """
 
     embeddings: Tensor
@@ -48,12 +48,12 @@ class Outputs:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Where each row is in its source, ``[N]``."""
+        """Position of each row in its source, ``[N]``."""
         return np.arange(len(self)) if self.index is None else self.index
 
     @property
     def accuracy(self) -> float:
-        """Share of examples whose largest logit is the label's."""
+        """Share of examples whose largest logit belongs to their label."""
         return float((self.logits.argmax(dim=1) == self.labels).double().mean())
 
     @cached_property
@@ -73,7 +73,7 @@ class Outputs:
 
     @cached_property
     def predictions(self) -> NDArray[np.int64]:
-        """Class of the largest logit, the first if several tie; -1 if not usable, ``[N]``."""
+        """Class of the largest logit, ``[N]``: the first if several tie, -1 if not usable."""
         parts = [logits.argmax(dim=1).numpy() for logits, *_ in self.chunks(np.arange(len(self)))]
         return np.where(self.usable, np.concatenate(parts), -1)
 
@@ -84,7 +84,7 @@ class Outputs:
         return is_right
 
     def scores(self) -> dict[str, NDArray[np.float64]]:
-        """Every score of the registry that gives one number per example, ``[N]`` each."""
+        """Return all scores of the registry that are one number per example, ``[N]`` each."""
         return {
             name: spec.function(*(getattr(self, key) for key in spec.inputs)).double().numpy()
             for name, spec in SCORES.items()
@@ -92,7 +92,7 @@ class Outputs:
         }
 
     def chunks(self, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Logits, embeddings and labels of chosen rows, a few thousand at a time."""
+        """Yield logits, embeddings and labels of chosen rows, a few thousand at a time."""
         for first in range(0, len(rows), _ROWS_AT_ONCE):
             some = torch.from_numpy(rows[first : first + _ROWS_AT_ONCE])
             yield self.logits[some], self.embeddings[some], self.labels[some]
@@ -100,7 +100,7 @@ class Outputs:
     def per_row(
         self, rows: NDArray[np.int64], values: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> NDArray[np.float64]:
-        """One number per chosen row, from its logits, embedding and label."""
+        """Return one number per chosen row, computed from its logits, embedding and label."""
         parts = [values(*chunk).double().numpy() for chunk in self.chunks(rows)]
         return np.concatenate(parts) if parts else np.empty(0)
 
@@ -118,10 +118,10 @@ def gathered(
 
     Args:
         running: the model with this head, inside its ``with`` block.
-        head: of the model.
+        head: the model's head.
         batches: inputs, in the order of the rows.
-        labels: of the rows, ``[N]``, if they have labels.
-        id_of: name of an example by its position, for error messages.
+        labels: labels of the rows, ``[N]``, if they have labels.
+        id_of: returns the name of the example at a position, for error messages.
         advance: called with the number of examples that were just done.
     """
     waiting: list[tuple[Tensor, Tensor]] = []
@@ -133,7 +133,7 @@ def gathered(
         assert embeddings is not None
         first = rows.stop
         waiting.append((embeddings.float(), logits.float()))
-        # wait for the device once in sixteen batches
+        # wait for the device once in sixteen batches instead of every time
         if len(waiting) == _BATCHES_AT_ONCE:
             done.append(_on_cpu(waiting))
             waiting = []
@@ -144,7 +144,7 @@ def gathered(
 
 
 def parameters(head: Head) -> dict[str, Any]:
-    """Class weights and bias of a head, as :class:`Outputs` keeps them."""
+    """Return class weights and bias of a head, as :class:`Outputs` keeps them."""
     weight, bias = (
         None if tensor is None else tensor.detach().float().cpu().clone()
         for tensor in (head.weight, head.bias)

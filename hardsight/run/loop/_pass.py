@@ -50,26 +50,26 @@ from hardsight.table import EXCERPT_SCHEMA, THUMBNAIL_SCHEMA, ScoreTable
 Source = TypeVar("Source", ExampleSource, ExampleSource | EmbeddingSource)
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 SMALLER = "pass a smaller --batch-size (batch_size=)"
-_SECONDS_BETWEEN_LINES = 30.0
+_SECONDS_BETWEEN_LINES = 30.0  # of the log, if there is no terminal for a bar
 
 _log = logging.getLogger(__name__)
 
 
 def seed_of(seed: int, *purpose: object) -> int:
-    """A seed of 63 bits for one purpose.
+    """Return a seed of 63 bits for one purpose.
 
     Example:
         >>> seed_of(0, "order", 1) != seed_of(0, "order", 2)
         True
     """
-    # hashed, since generators with neighbouring seeds may give related streams
+    # hashed, because generators with neighbouring seeds may give related streams
     text = "/".join(str(part) for part in (seed, *purpose))
-    # 63 bits, since torch takes a signed 64-bit number
+    # 63 bits, because torch takes a signed 64-bit number
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def generator(seed: int, *purpose: object) -> torch.Generator:
-    """A CPU generator for one purpose, with the same draws on every machine and device."""
+    """Return a CPU generator for one purpose, which draws the same on every machine and device."""
     return torch.Generator().manual_seed(seed_of(seed, *purpose))
 
 
@@ -78,8 +78,8 @@ def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
     """Restore the random states of CPU and GPUs after the block.
 
     CUDA is started for this only if ``device`` is a GPU: until CUDA starts, torch keeps the user's
-    seed for it aside. A GPU that is first used inside the block is reset to the seed it started
-    with, so use :func:`seed_generators` to seed inside.
+    seed for it aside. A GPU that is first used inside the block is reset to the seed with which it
+    started, so use :func:`seed_generators` to seed inside.
 
     Args:
         device: where the block computes, if that is known.
@@ -118,7 +118,7 @@ def seed_generators(seed: int, *, gpus: bool) -> None:
     yet, and that could not be undone.
 
     Args:
-        seed: of all generators.
+        seed: seed of all generators.
         gpus: whether to seed GPUs. Leave it off for work on the CPU: Lightning starts CUDA even
             then, and the user's own seed would be lost.
 
@@ -140,7 +140,7 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed all generators inside the block, and restore their states afterwards.
 
     Args:
-        seed: of CPU and GPUs.
+        seed: seed of CPU and GPUs.
         device: as in :func:`random_states_kept`.
     """
     with random_states_kept(device):
@@ -149,7 +149,7 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def chosen_device(name: str) -> torch.device:
-    """The device of that name; ``auto`` is cuda, else mps, else cpu.
+    """Return the device of that name; ``auto`` is cuda, else mps, else cpu.
 
     Raises:
         OptionError: the device does not exist here, or cannot hold values.
@@ -169,7 +169,7 @@ def chosen_device(name: str) -> torch.device:
 
 
 def chosen_precision(name: str, device: torch.device) -> str:
-    """The precision of the forward pass; ``auto`` is bfloat16 on a GPU that has it.
+    """Return the precision of the forward pass; ``auto`` is bfloat16 on a GPU that supports it.
 
     Raises:
         OptionError: there is no such precision.
@@ -184,12 +184,12 @@ def chosen_precision(name: str, device: torch.device) -> str:
 
 
 def chosen_layout(channels_last: bool | None, device: torch.device) -> bool:
-    """Whether to use the layout channels-last: as set, by default on a GPU, where it is faster."""
+    """Return whether to use channels-last: as set, or by default on a GPU, where it is faster."""
     return device.type == "cuda" if channels_last is None else channels_last
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory of a device in bytes; a guess of 4 GiB if the system does not tell."""
+    """Return the free memory of a device in bytes, or 4 GiB if the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
@@ -199,14 +199,17 @@ def free_bytes(device: torch.device) -> int:
 
 
 def forward_context(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Autocast at ``precision``; nothing for float32."""
+    """Return autocast at ``precision``, or a context that does nothing for float32."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=getattr(torch, precision))
 
 
 def chosen_workers(workers: int | None, *, length: int | None) -> int:
-    """Number of loader processes: as set, or half the cores, at most 8; none for small data."""
+    """Return the number of loader processes: as set, or half the cores, at most 8.
+
+    Small data gets none.
+    """
     if workers is not None:
         return workers
     # starting processes takes longer than reading so few examples
@@ -216,7 +219,7 @@ def chosen_workers(workers: int | None, *, length: int | None) -> int:
 
 
 def length_of(source: ExampleSource | EmbeddingSource) -> int | None:
-    """Number of examples; ``None`` for a stream that does not know."""
+    """Return the number of examples, or ``None`` for a stream that does not know."""
     try:
         return len(source)
     except (TypeError, DataError):
@@ -224,19 +227,19 @@ def length_of(source: ExampleSource | EmbeddingSource) -> int | None:
 
 
 def loader_processes(workers: int | None, source: ExampleSource) -> int:
-    """Loader processes for a source; by default none if reading is faster than sending."""
+    """Return the loader processes for a source; none if reading is faster than sending."""
     if workers is None and source.kind is not None and not source.kind.in_processes:
         return 0
     return chosen_workers(workers, length=length_of(source))
 
 
 def batches_at_once(source: ExampleSource) -> int:
-    """How many batches are read together, to form batches of examples of similar length."""
+    """Return how many batches are read together, to group examples of similar length."""
     return 1 if source.kind is None else source.kind.batches_at_once
 
 
 def decoded_once(source: Source, *, workers: int | None = None, show: bool | None = None) -> Source:
-    """The same examples, with decoded pictures cached on disk if that is possible.
+    """Return the same examples, with decoded pictures cached on disk if that is possible.
 
     Args:
         source: any data.
@@ -255,7 +258,7 @@ def decoded_once(source: Source, *, workers: int | None = None, show: bool | Non
 
 
 def moved(inputs: Any, device: torch.device) -> Any:
-    """``inputs``, nested in any way, with all tensors on ``device``."""
+    """Return ``inputs``, nested in any way, with all tensors on ``device``."""
     if isinstance(inputs, torch.Tensor):
         return inputs.to(device, non_blocking=True)  # pinned memory is copied while the GPU works
     if isinstance(inputs, dict):
@@ -301,7 +304,7 @@ def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
 
     A model spread over several devices stays where it is.
     """
-    # module by module, since a user may have frozen some in eval mode
+    # module by module, because a user may have frozen some of them in eval mode
     modes = [(module, module.training) for module in model.modules()]
     homes = {tensor.device for tensor in chain(model.parameters(), model.buffers())}
     # meta tensors cannot be moved; the search for the head raises an error about them
@@ -327,9 +330,9 @@ class Passed:
     Attributes:
         batch: its examples, and those that could not be read.
         embeddings: what enters the head, ``[B, D]``; ``None`` without a head.
-        logits: ``[B, C]``; both have no rows if no example of the batch could be read. For a
-            language model only a few rows, which were checked against its head; scoring makes the
-            logits of all rows from the head.
+        logits: ``[B, C]``. Embeddings and logits have no rows if no example of the batch could be
+            read. For a language model there are only a few rows of logits, which were checked
+            against its head; scoring computes the logits of all rows from the head.
     """
 
     batch: Batch
@@ -338,7 +341,7 @@ class Passed:
 
     @property
     def positions(self) -> int:
-        """How many source positions it covers, unreadable ones included."""
+        """Number of source positions that the batch covers, including unreadable ones."""
         return self.batch.examples + len(self.batch.errors)
 
 
@@ -349,13 +352,13 @@ class ModelPass:
     still working on are checked.
 
     Args:
-        model: on ``device``, in the mode to run it in.
-        head: whose embeddings are captured; ``None`` for logits alone.
+        model: the model on ``device``, in the mode in which it should run.
+        head: the head whose embeddings are captured; ``None`` for logits alone.
         device: where batches go.
-        precision: of the forward pass.
+        precision: precision of the forward pass.
         goes_on: how to continue the run after a failed batch, for the error message.
-        placed: captures what enters the head of a language model; all rows of it are returned, but
-            logits are made for a few rows only, to save memory.
+        placed: captures what enters the head of a language model. All its rows are returned, but
+            logits are computed for a few rows only, to save memory.
     """
 
     def __init__(
@@ -389,7 +392,7 @@ class ModelPass:
     def outputs(
         self, inputs: Any, ids: Sequence[str] | None = None
     ) -> tuple[Tensor | None, Tensor]:
-        """Embeddings ``[B, D]`` and logits ``[B, C]`` of one batch.
+        """Return embeddings ``[B, D]`` and logits ``[B, C]`` of one batch.
 
         Args:
             inputs: as the model takes them, on any device.
@@ -404,7 +407,7 @@ class ModelPass:
         self._in_parts = isinstance(inputs, Parts)
         if not isinstance(inputs, Parts):
             return self._once(inputs, ids)
-        # texts of several lengths come as parts, each padded to its own and in another order
+        # texts of different lengths come in parts, each padded to its own length and sorted
         names = [None] * len(inputs.sizes) if ids is None else inputs.split(ids)
         each = [self._once(*part) for part in zip(inputs.inputs, names, strict=True)]
         embeddings = [part for part, _ in each if part is not None]
@@ -413,7 +416,7 @@ class ModelPass:
         return torch.cat(embeddings)[inputs.order] if embeddings else None, logits
 
     def _once(self, inputs: Any, ids: Sequence[str] | None) -> tuple[Tensor | None, Tensor]:
-        """Run the model once, and turn its errors into ours."""
+        """Run the model once, and turn its errors into our own."""
         with (
             self.memory_errors(ids),
             model_errors(self._name, self._where(ids), goes_on=self._goes_on),
@@ -445,12 +448,12 @@ class ModelPass:
 
         Args:
             source: the data.
-            preprocessing: of images.
-            num_classes: of the model.
-            batch_size: examples at once.
-            workers: loader processes; they end with the loop.
+            preprocessing: preprocessing of images.
+            num_classes: number of classes of the model.
+            batch_size: number of examples at once.
+            workers: number of loader processes; they end with the loop.
             start: first position.
-            stop: behind the last position; ``None`` for the end.
+            stop: position after the last one; ``None`` for the end.
             strict: raise at the first example that cannot be read.
             check: called before a batch is run; raises if the model cannot take it.
         """
@@ -466,7 +469,7 @@ class ModelPass:
         )
         with closing(loaded):
             for batch in loaded:
-                if not len(batch.index):  # nothing to run: the widths come from head and classes
+                if not len(batch.index):  # nothing to run; the widths come from head and classes
                     nothing = None if self._head is None else torch.empty(0, self._head.width)
                     yield Passed(batch, nothing, torch.empty(0, num_classes))
                     continue
@@ -503,7 +506,7 @@ def model_errors(model: str, where: str, *, goes_on: str = "") -> Iterator[None]
     """Turn what a model raises in the block into a ModelError, except running out of memory.
 
     Args:
-        model: its name.
+        model: name of the model.
         where: the batch, in words.
         goes_on: how to continue the run, in words.
 
@@ -512,7 +515,7 @@ def model_errors(model: str, where: str, *, goes_on: str = "") -> Iterator[None]
     """
     try:
         yield
-    except (Exception, SystemExit) as err:  # a model's sys.exit(0) would end our command as done
+    except (Exception, SystemExit) as err:  # a model's sys.exit(0) would end our run as a success
         if isinstance(err, HardsightError) or is_out_of_memory(err):
             raise
         raise ModelError(
@@ -550,7 +553,7 @@ def _added(words: str) -> str:
 
 
 def is_out_of_memory(err: BaseException) -> bool:
-    """Whether an exception says that memory ran out, on the device or on the host."""
+    """Return whether an exception says that memory ran out, on the device or on the host."""
     if isinstance(err, MemoryError | torch.OutOfMemoryError):
         return True
     # torch's allocator for the CPU raises a plain RuntimeError, so only its text tells
@@ -561,7 +564,7 @@ def is_out_of_memory(err: BaseException) -> bool:
 
 
 class _RateColumn(bars.ProgressColumn):
-    """Units per second, over the last moments."""
+    """Units per second over the last moments."""
 
     def render(self, task: bars.Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -638,8 +641,8 @@ def pictures(
     assert isinstance(examples, ExampleSource)
     shown = thumbnail if examples.kind is None else examples.kind.small
     with progress("thumbnails", total=len(indices), show=show) as advance:
-        # examples are read again here: which rows are shown is known only when all are scored, and
-        # thumbnails of every row would be larger than the table
+        # Examples are read again here, because it is only known which rows are shown when all are
+        # scored, and thumbnails of every row would be larger than the table.
         for index in indices:
             try:
                 picture = shown(examples[source.position_of(index)].content)

@@ -26,23 +26,23 @@ def check_processor(processor: Any, how: Preprocessing) -> None:
     Processors with the same settings may still treat pictures differently.
 
     Args:
-        processor: from transformers.
+        processor: an image processor of transformers.
         how: our reading of its settings.
 
     Raises:
         ModelError: the inputs differ by more than the rounding of pixels.
     """
     kind = type(processor).__name__
-    # pixels may be rounded before or after resizing, by up to some 1/255, and are then divided by
-    # the deviation
+    # Pixels may be rounded before or after resizing, by up to some 1/255, and are then divided by
+    # the deviation.
     rounding = 2.5 / 255 / min(how.std) + 1e-4
     for picture in _pictures(how.channels):
         ours = model_input(picture, how)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the package, about its own defaults
+                warnings.simplefilter("ignore")  # the package warns about its own defaults
                 theirs = np.asarray(processor(picture, return_tensors="pt")["pixel_values"])[0]
-        except Exception as err:  # a processor of another task needs other arguments
+        except Exception as err:  # a processor for another task needs other arguments
             reason = (str(err).strip().splitlines() or [""])[0]
             raise ModelError(
                 f"the {how.origin} is a {kind}, which fails on a picture of {picture.width} x "
@@ -62,7 +62,7 @@ def check_processor(processor: Any, how: Preprocessing) -> None:
 
 
 def _pictures(channels: int | None) -> Iterator[Image.Image]:
-    """Noise in a few sizes; a crop that is off by a pixel shows."""
+    """Yield noise in a few sizes, in which a crop that is off by one pixel shows."""
     draw = np.random.default_rng(0)
     # tall, wide, smaller and larger than usual inputs
     for height, width in ((48, 67), (67, 48), (19, 23), (301, 420)):
@@ -71,7 +71,7 @@ def _pictures(channels: int | None) -> Iterator[Image.Image]:
 
 
 def warn_of_no_processor(how: Preprocessing) -> None:
-    """Warn of settings that cannot be compared with their processor, as for DINOv3."""
+    """Warn about settings that cannot be compared with their processor, as for DINOv3."""
     warn(
         f"the {how.origin} cannot be built here, so its settings are followed as they are "
         "written, without a comparison with the processor itself; install torchvision to "

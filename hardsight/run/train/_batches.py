@@ -56,22 +56,22 @@ class Draws:
         epoch: int,
         rows: EpochRows | None = None,
     ) -> Draws:
-        """The draws of an epoch.
+        """Return the draws of an epoch.
 
-        Order, crop and flip have a generator each, so that switching one off leaves the others as
-        they are. ``rows`` draws the examples; without it each is drawn once.
+        Order, crop and flip each have their own generator, so that switching one of them off leaves
+        the others as they are. ``rows`` draws the examples; without it, each is drawn once.
         """
         draw = [generator(seed, purpose, epoch) for purpose in ("order", "crop", "flip")]
         reach = 2 * how.crop_padding + 1
         offsets = torch.randint(reach, (length, 2), generator=draw[1])
         flips = torch.rand(length, generator=draw[2]) < (0.5 if how.flip else 0.0)
-        if rows is not None:  # a row that comes twice gets a new crop each time
+        if rows is not None:  # a row that comes twice gets another crop each time
             return cls(rows(epoch, draw[0]), offsets, flips)
         order = torch.randperm(length, generator=draw[0])
         return cls(order, offsets[order], flips[order])
 
     def to(self, device: torch.device) -> Draws:
-        """The draws on a device."""
+        """Return the draws on a device."""
         return Draws(*(getattr(self, f.name).to(device) for f in dataclasses.fields(self)))
 
 
@@ -83,7 +83,7 @@ class Ticket(NamedTuple):
     Attributes:
         index: numbers of the examples in the source, ``[B]``.
         rows: places of the images, ``[B]``.
-        labels: class indices, ``[B]``; in third place, where a tracker reads them in any batch.
+        labels: class indices, ``[B]``; third, where a tracker reads them in any kind of batch.
         offsets: corner of each crop, ``[B, 2]``.
         flips: whether to mirror each image, ``[B]``.
     """
@@ -96,7 +96,7 @@ class Ticket(NamedTuple):
 
 
 def class_balanced_rows(labels: Tensor, draw: torch.Generator) -> Tensor:
-    """Draw as many rows as there are labels, each by a random class and then a random row of it.
+    """Draw as many rows as there are labels, each from a random class and then at random from it.
 
     Args:
         labels: class indices, ``[N]``; a class without examples is never drawn.
@@ -107,7 +107,7 @@ def class_balanced_rows(labels: Tensor, draw: torch.Generator) -> Tensor:
     sorted_rows = position.argsort(stable=True)  # class after class
     starts = counts.cumsum(0) - counts
     drawn = torch.randint(len(counts), (length,), generator=draw)
-    # float32 has 24 bits: in a class of more than 2^24 examples it would never draw some of them
+    # float32 has 24 bits, so of more than 2^24 examples it would never draw some
     share = torch.rand(length, generator=draw, dtype=torch.float64)
     rows: Tensor = sorted_rows[starts[drawn] + (share * counts[drawn]).long()]
     return rows
@@ -117,22 +117,22 @@ class Pixels:
     """Turns raw images into model inputs, on one device.
 
     Args:
-        how: normalisation.
-        channels_last: memory layout of the result.
-        device: of the images.
+        how: the normalisation.
+        channels_last: whether the result has channels last in memory.
+        device: device of the images.
     """
 
     def __init__(self, how: Preprocessing, *, channels_last: bool, device: torch.device) -> None:
         self.device = device
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         mean, std = (torch.tensor(v).double().view(-1, 1, 1) for v in (how.mean, how.std))
-        # (x / white - mean) / std = x * scale + shift: one fused operation on the device
+        # (x / white - mean) / std is computed as x * scale + shift, one fused operation
         self._scale = (1 / std).float().to(device)
         self._scale_of_bytes = (1 / ((how.white or 255) * std)).float().to(device)
         self._shift = (-mean / std).float().to(device)
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Images ``[B, C, H, W]`` on the pixel scale as the model wants them."""
+        """Return images ``[B, C, H, W]``, on the pixel scale, as the model expects them."""
         images = images.to(self.device, non_blocking=True)
         if images.ndim < 4:  # not images, so there is no pixel scale to normalise
             return images.float()
@@ -142,7 +142,7 @@ class Pixels:
 
 
 def padded(images: Tensor, padding: int) -> Tensor:
-    """Images ``[N, C, H, W]`` with a black frame, stored with channels last, ``[N, H, W, C]``."""
+    """Return images ``[N, C, H, W]`` with a black frame, stored as ``[N, H, W, C]``."""
     if padding:
         images = functional.pad(images, (padding,) * 4)
     return images.permute(0, 2, 3, 1).contiguous()
@@ -152,10 +152,10 @@ def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, paddin
     """Crop windows out of padded images, and mirror some, in a single gather.
 
     Args:
-        frames: from :func:`padded`, ``[N, H + 2p, W + 2p, C]``.
-        rows: images to take, ``[B]``.
+        frames: images from :func:`padded`, ``[N, H + 2p, W + 2p, C]``.
+        rows: the images to take, ``[B]``.
         offsets: upper left corner of each window, ``[B, 2]``.
-        flips: windows to mirror, ``[B]``.
+        flips: whether to mirror each window, ``[B]``.
         padding: p.
 
     Returns:
@@ -180,10 +180,10 @@ class TrainBatches(ABC):
         pixels: normalisation and layout.
         augment: random crop and flip.
         length: number of training examples.
-        batch_size: over all processes.
-        seed: of order and augmentation.
-        shard: this process's part.
-        rows: draws the examples of an epoch, ``[N]``; ``None`` for each of them once.
+        batch_size: batch size over all processes.
+        seed: seed of order and augmentation.
+        shard: the part of this process.
+        rows: draws the examples of an epoch, ``[N]``; ``None`` uses each of them once.
 
     Attributes:
         gives_tickets: whether batches of resident images come as tickets, for :meth:`made`.
@@ -217,8 +217,8 @@ class TrainBatches(ABC):
         return -(-self.length // self.batch_size)
 
     def __iter__(self) -> Iterator[TrainBatch | Ticket]:
-        # as a generator: on a resume Lightning makes the iterator before the epoch is known, and
-        # draws must not be made until the first batch is read
+        # A generator, because on a resume Lightning makes the iterator before the epoch is known.
+        # Nothing may be drawn until the first batch is read.
         draws = Draws.of_epoch(
             self.length, self.augment, seed=self.seed, epoch=self.epoch, rows=self._rows_of_epoch
         )
@@ -226,20 +226,20 @@ class TrainBatches(ABC):
 
     @abstractmethod
     def drawn(self, draws: Draws) -> Iterator[TrainBatch | Ticket]:
-        """The batches of an epoch with these draws."""
+        """Yield the batches of an epoch with these draws."""
 
     def made(self, batch: TrainBatch | Ticket) -> TrainBatch:
-        """The batch itself, if an iteration gave a ticket for it."""
+        """Return the batch itself, if an iteration gave a ticket for it."""
         assert not isinstance(batch, Ticket)
         return batch
 
     def share_of(self, step: int) -> Share:
-        """This process's part of step ``step`` of an epoch, counted from 0."""
+        """Return this process's part of step ``step`` of an epoch, counted from 0."""
         left = self.length - step * self.batch_size
         return self.shard.share_of(min(self.batch_size, left))
 
     def parts(self, draws: Draws) -> list[Draws]:
-        """This process's part of each batch."""
+        """Return this process's part of each batch."""
         each = (
             [self.shard.of(part) for part in drawn.split(self.batch_size)]
             for drawn in (draws.order, draws.offsets, draws.flips)
@@ -248,11 +248,11 @@ class TrainBatches(ABC):
 
 
 class ResidentBatches(TrainBatches):
-    """Batches from images that lie decoded on the device.
+    """Batches of decoded images that stay on the device.
 
     Args:
         whole: all training examples, raw.
-        options: of :class:`TrainBatches`.
+        options: options of :class:`TrainBatches`.
     """
 
     def __init__(self, whole: TrainBatch, *args: Any, **options: Any) -> None:
@@ -265,28 +265,28 @@ class ResidentBatches(TrainBatches):
         self._rows: Tensor | None = None
 
     def subset(self, rows: Tensor, *, seed: int) -> ResidentBatches:
-        """Batches of some rows, with draws by another seed; the images are shared."""
+        """Return batches of some rows, drawn with another seed; the images are shared."""
         part = copy.copy(self)
         part._rows, part.length = rows.to(self.device), len(rows)
         part.seed, part.epoch = seed, 0
         return part
 
     def drawn(self, draws: Draws) -> Iterator[TrainBatch | Ticket]:
-        """The batches, gathered on the device."""
+        """Yield the batches, gathered on the device."""
         for part in self.parts(draws.to(self.device)):
             rows = part.order if self._rows is None else self._rows[part.order]
             ticket = self._ticket(rows, part.offsets, part.flips)
             yield ticket if self.gives_tickets else self.made(ticket)
 
     def plain(self, rows: Tensor) -> TrainBatch:
-        """Some rows as they are, without augmentation."""
+        """Return some rows as they are, without augmentation."""
         rows = rows.to(self.device)
-        # frames are padded, so an offset of the padding gives the image without a shift
+        # frames are padded, so an offset equal to the padding leaves the image where it was
         middle = rows.new_full((len(rows), 2), self.augment.crop_padding)
         return self.made(self._ticket(rows, middle, torch.zeros_like(rows, dtype=torch.bool)))
 
     def made(self, batch: TrainBatch | Ticket) -> TrainBatch:
-        """The images of a ticket, cropped, mirrored and normalised."""
+        """Return the images of a ticket, cropped, mirrored and normalised."""
         if not isinstance(batch, Ticket):
             return batch
         raw = self._frames[batch.rows] if not self._are_images else cropped(
@@ -303,8 +303,8 @@ class StreamedBatches(TrainBatches):
 
     Args:
         data: the training examples.
-        workers: loader processes.
-        options: of :class:`TrainBatches`.
+        workers: number of loader processes.
+        options: options of :class:`TrainBatches`.
     """
 
     def __init__(self, data: Examples, *args: Any, workers: int, **options: Any) -> None:
@@ -313,7 +313,7 @@ class StreamedBatches(TrainBatches):
         self.forks = workers > 0
 
     def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
-        """The batches, read and decoded by the loader processes."""
+        """Yield the batches, read and decoded by the loader processes."""
         parts = self.parts(draws)
         size = max((len(part.order) for part in parts), default=1)
         order = torch.cat([part.order for part in parts])
@@ -339,10 +339,10 @@ class EvaluationBatches:
     Args:
         data: the examples.
         pixels: normalisation and layout.
-        batch_size: per process.
-        shard: this process's part of the examples.
-        workers: loader processes.
-        whole: the same examples, already decoded; ``None`` reads them for every iteration.
+        batch_size: batch size per process.
+        shard: the part of the examples that this process takes.
+        workers: number of loader processes.
+        whole: the same examples, already decoded; ``None`` reads them in every iteration.
 
     Attributes:
         forks: whether every iteration starts loader processes.
@@ -361,7 +361,7 @@ class EvaluationBatches:
         self._data, self._pixels, self._batch_size = data, pixels, batch_size
         self._workers, self._whole = workers, None if whole is None else whole.to(pixels.device)
         self.forks = whole is None and workers > 0
-        # no example may be left out or counted twice here, so one process may have one more
+        # no example may be left out or counted twice, so some processes may have one more
         self._rows = torch.arange(shard.rank, len(data), shard.count)
 
     def __len__(self) -> int:
@@ -394,7 +394,7 @@ def evaluation_batches(
     resident: bool,
     show: bool | None,
 ) -> EvaluationBatches:
-    """Batches to evaluate a model on, of at least 256 examples, since no gradients are kept."""
+    """Return batches for evaluation, of at least 256 examples, since no gradients are kept."""
     whole = decoded_whole(data, workers=workers, show=show) if resident else None
     size = max(256, config.batch_size)
     return EvaluationBatches(
@@ -412,7 +412,7 @@ def batches_of(
     show: bool | None,
     rows: EpochRows | None = None,
 ) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
-    """Training and validation batches, resident on the device if they fit.
+    """Return training and validation batches, resident on the device if they fit.
 
     ``rows`` draws the examples of an epoch, see :func:`epoch_rows`; ``None`` draws each once.
     """

@@ -18,18 +18,19 @@ from hardsight._checks import warn
 from hardsight.run.train._batches import Ticket
 from hardsight.run.train._images import TrainBatch
 
-_WARM_UPS = 3  # in the first passes libraries pick algorithms and allocate, which a graph must not
+# In the first passes, libraries choose algorithms and allocate memory, which a graph must not do.
+_WARM_UPS = 3
 
 
 class Passed(NamedTuple):
     """The results of a step; gradients are with the parameters.
 
     Attributes:
-        embeddings: ``[B, D]``, if a head is known.
+        embeddings: ``[B, D]``, if the head is known.
         logits: ``[B, C]``.
-        loss: of the batch.
+        loss: loss of the batch.
         finite: whether all logits of a row are finite, ``[B]``.
-        class_weights: as they were in the pass, if the step has changed the head's since.
+        class_weights: the head's weights in the pass, if the step has changed them since.
     """
 
     embeddings: Tensor | None
@@ -43,8 +44,8 @@ class StepNumbers:
     """Numbers that change from step to step, kept on the device, where a recorded step reads them.
 
     Args:
-        count: how many.
-        device: of the model.
+        count: how many numbers there are.
+        device: device of the model.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -69,11 +70,11 @@ class RecordedStep:
 
     Args:
         run: forward pass and loss of a batch.
-        model: whose parameters get the gradients.
-        size: examples of a full batch; the last batch of an epoch may be smaller and is not
-            replayed.
-        adds_to: tensors beside the model's own that a pass changes; recording puts them back.
-        update: the optimizer's step; ``None`` if it is taken outside, after the replay.
+        model: the model whose parameters get the gradients.
+        size: number of examples in a full batch; the last batch of an epoch may be smaller and is
+            not replayed.
+        adds_to: tensors besides the model's own that a pass changes; recording restores them.
+        update: the optimiser's step; ``None`` if it is taken outside, after the replay.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class RecordedStep:
         """Do the step over a batch by a replay; ``None`` if it cannot be replayed.
 
         Args:
-            batch: on the device.
+            batch: a batch on the device.
             key: the numbers of this step that are part of a recording.
         """
         before, self._last = self._last, key
@@ -114,7 +115,7 @@ class RecordedStep:
         for into, tensor in zip(own, batch, strict=True):
             into.copy_(tensor)
         graph.replay()
-        # copies: the guard looks at them many steps later, and the next replay overwrites them
+        # copies, because the guard reads them many steps later and the next replay overwrites them
         return made._replace(loss=made.loss.clone(), finite=made.finite.clone())
 
     def give_up(self, reason: str) -> None:
@@ -130,13 +131,13 @@ class RecordedStep:
 
     def _record(self, batch: TrainBatch | Ticket, key: Hashable) -> bool:
         self._recording = None
-        gc.collect()  # leftovers of earlier passes keep autograd nodes of another stream alive
+        gc.collect()  # leftovers of earlier passes keep alive autograd nodes of another stream
         own = type(batch)(*(tensor.clone() for tensor in batch))
         try:
             passed, graph = recorded(
                 lambda: self._passes(own), self._model, self._changed, self._update
             )
-        except RuntimeError as err:  # from CUDA, from torch for memory, or a HostStateError
+        except RuntimeError as err:  # from CUDA, from torch about memory, or a HostStateError
             self.give_up(str(err).splitlines()[0])
             return False
         self._recording = (key, own, passed, graph)
@@ -160,14 +161,14 @@ def recorded(
     changed: Sequence[Tensor],
     update: Callable[[], None] | None,
 ) -> tuple[Passed, Any]:
-    """Record a step as a graph; returns it with the tensors that its replays write to.
+    """Record a step as a graph; return it with the tensors that its replays write to.
 
     Warming up draws random numbers and changes tensors such as the statistics of batch norm; both
-    are put back. The optimizer is not warmed up, since it would change the weights.
+    are restored. The optimiser is not warmed up, because it would change the weights.
 
     Args:
-        passes: forward and backward pass of a batch that keeps its place in memory.
-        model: whose gradients are computed.
+        passes: forward and backward pass of a batch that stays in its place in memory.
+        model: the model whose gradients are computed.
         changed: tensors that the passes change.
         update: the optimizer's step, or ``None``.
 
@@ -192,7 +193,7 @@ def recorded(
         before.put_back()
         for tensor, value in zip(changed, kept, strict=True):
             tensor.copy_(value)
-    # gradients allocated during the recording are those that every replay writes to
+    # the gradients allocated during the recording are the ones that every replay writes to
     model.zero_grad(set_to_none=True)
     if problem:
         raise HostStateError(problem)
@@ -207,11 +208,11 @@ def recorded(
 class HostState:
     """A snapshot of what a forward pass may change on the host: random states and attributes.
 
-    A tensor that replaces another, as in ``self.mean = 0.9 * self.mean + ...``, is such a change:
-    every replay would read the first tensor. Writing into a tensor is not.
+    Replacing a tensor by another, as in ``self.mean = 0.9 * self.mean + ...``, is such a change,
+    because every replay would read the first tensor. Writing into a tensor is not.
 
     Args:
-        model: as it is now.
+        model: the model in its current state.
 
     Example:
         >>> layer = nn.Dropout(0.5)
@@ -245,7 +246,7 @@ class HostState:
             ]
 
     def changed(self) -> str:
-        """What has changed since the snapshot, in words; empty if nothing has."""
+        """Return what has changed since the snapshot, in words; empty if nothing has."""
         now = HostState(self._model)
         if (
             now._python != self._python
@@ -277,14 +278,17 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 
 
 def _held(model: nn.Module) -> Iterator[tuple[nn.Module, str, dict[str, Any]]]:
-    """Every attribute and buffer of a model: its module, its name, and the dict that holds it."""
+    """Yield every attribute and buffer of a model: module, name, and the dict that holds it."""
     for module in model.modules():
         yield from ((module, key, module._buffers) for key in module._buffers)
         yield from ((module, key, vars(module)) for key in vars(module).keys() - _OF_EVERY_MODULE)
 
 
 def _mark(value: Any) -> Hashable:
-    """A mark that changes when a value is replaced; constant for activations, never read again."""
+    """Return a mark that changes when a value is replaced.
+
+    It is constant for activations, because they are never read again.
+    """
     if isinstance(value, Tensor):
         return (id(value),) if value.grad_fn is None else ()
     if isinstance(value, dict):
@@ -295,7 +299,7 @@ def _mark(value: Any) -> Hashable:
 
 
 def _uncached(device: str) -> AbstractContextManager[Any]:
-    """The current autocast without its cache, since a replay must cast the weights of its step."""
+    """Return the current autocast without its cache: a replay must cast the weights of its step."""
     if not torch.is_autocast_enabled(device):
         return nullcontext()
     return torch.autocast(device, dtype=torch.get_autocast_dtype(device), cache_enabled=False)

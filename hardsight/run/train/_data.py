@@ -29,11 +29,11 @@ from hardsight.run.loop import ClassOrder, decoded_once, generator, seed_of
 from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._images import Decoded, statistics
 
-_STATISTICS_ROWS = 5000  # images that mean and deviation are measured on, at most
+_STATISTICS_ROWS = 5000  # images on which mean and deviation are measured, at most
 
 
 def is_first_process() -> bool:
-    """Whether this process is the one that writes and prints, if several train together."""
+    """Return whether this process writes and prints, if several train together."""
     from lightning.pytorch.utilities import rank_zero_only
 
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
@@ -48,14 +48,14 @@ class Sources:
 
     Attributes:
         train: examples to learn from.
-        validation: held out to select the model; ``None`` if the recipe wants none.
-        test: evaluated once at the end; ``None`` if the recipe names none.
-        classes: names, position = label.
-        fingerprint: of the training split.
+        validation: examples held out to select the model; ``None`` if the recipe wants none.
+        test: examples for one evaluation at the end; ``None`` if the recipe names none.
+        classes: class names; the position of a name is its label.
+        fingerprint: fingerprint of the training split.
         chosen: fingerprint of the chosen rows, if only some rows of the split are used.
         order: which label of the data is which output of the model, once that is known.
         holds_out: whether ``validation`` is a share held out of the data, and ``train`` the rest.
-        shared: how many examples of each other split are also in ``train``, by name of the split;
+        shared: for each other split, by name, how many of its examples are also in ``train``;
             ``None`` if that was not checked.
     """
 
@@ -70,7 +70,7 @@ class Sources:
     shared: Mapping[str, SharedExamples | None] = field(default_factory=dict)
 
     def numbered_as(self, order: ClassOrder) -> Sources:
-        """The same examples with the model's numbers as labels."""
+        """Return the same examples, with the model's numbers as labels."""
         if not order.labels:
             return replace(self, order=order)
 
@@ -80,9 +80,10 @@ class Sources:
         return replace(self._each(numbered), classes=order.names, order=order)
 
     def prepared(self, how: Preprocessing) -> Sources:
-        """The same examples with another preprocessing of the same size and channels."""
+        """Return the same examples with another preprocessing of the same size and channels."""
 
         def again(data: Decoded) -> Decoded:
+            # decoded pixels have the old order of channels
             kept = data.kept if how.bgr == data.how.bgr else None
             return Decoded(data.source, how, data.rows, kept=kept)
 
@@ -110,7 +111,7 @@ class PartOfData:
     what: str
 
     def digest(self) -> str:
-        """A digest of the rows, which differs between two parts of the same data."""
+        """Return a digest of the rows, which differs between two parts of the same data."""
         return hashlib.sha256(np.ascontiguousarray(self.rows).tobytes()).hexdigest()
 
 
@@ -128,13 +129,13 @@ def opened_sources(
 
     Args:
         config: the recipe's table.
-        data: what to open; the recipe's name, or a user's object.
-        seed: of the validation part.
+        data: what to open: the recipe's name, or a user's object.
+        seed: seed of the validation part.
         validation: examples to validate on, instead of a part or a split of ``data``.
         read: applied to every source first, for example to turn texts into tokens.
         rows: numbers of the examples to train on, instead of the file that ``config`` names.
-        part: the only examples of the training split that the run may use; ``rows`` have been
-            applied to it already.
+        part: the only examples of the training split that the run may use; ``rows`` were applied
+            to it already.
 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
@@ -162,7 +163,7 @@ def opened_sources(
     if validation is not None:
         others["validation"] = read(_other_split(validation, config, None, train))
     first = Decoded(train, how, learned)
-    # measured on the training images alone, and applied to all splits
+    # measured only on the training images, and applied to all splits
     measured = _measured(first, config, how)
     other, held = others["validation"], None
     if other is not None:
@@ -188,7 +189,7 @@ def opened_sources(
 
 
 def warn_of_shared(sources: Sources) -> None:
-    """Warn of examples that the model learns from and is also judged by."""
+    """Warn about examples that the model learns from and is also judged by."""
     for name, overlap in sources.shared.items():
         said = overlap and overlap.warning(f"{name} examples", "the training data")
         if said:
@@ -199,13 +200,13 @@ def warn_of_shared(sources: Sources) -> None:
 
 
 def normalised_for(loaded: LoadedModel, sources: Sources, config: DataConfig) -> Sources:
-    """The data normalised as the model states, for example if it was trained before.
+    """Return the data normalised as the model states, for example if it was trained before.
 
     The recipe's own values take precedence. Size and channels stay those of the images or the
     recipe, with a warning if the model was trained on others.
 
     Raises:
-        OptionError: the model states values for other channels than the images have.
+        OptionError: the model states values for another number of channels than the images have.
     """
     known = loaded.preprocessing
     is_for_tensors = known is not None and not {"mean", "std"}.isdisjoint(known.stated)
@@ -250,9 +251,9 @@ def split_rows(
 
     Args:
         source: the data.
-        share: to hold out.
-        seed: of the draw.
-        among: the rows to split; all of them by default.
+        share: share of the rows to hold out.
+        seed: seed of the draw.
+        among: the rows to split; by default all of them.
 
     Raises:
         DataError: nothing would be left to train on.
@@ -285,12 +286,12 @@ def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: 
 
 
 def class_counts(sources: Sources) -> list[int]:
-    """Training examples of each class."""
+    """Return the number of training examples of each class."""
     return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
 def training_split(config: DataConfig, data: Any, *, rows: Any = None) -> ExampleSource:
-    """The examples to learn from, held-out ones included.
+    """Return the examples to learn from, including those that are held out.
 
     Args:
         config: the recipe's table.
@@ -319,10 +320,10 @@ def _examples(
 def _other_split(
     data: Any, config: DataConfig, split: str | None, train: ExampleSource
 ) -> ExampleSource:
-    """Another split, with the labels of the training split.
+    """Return another split, with the labels of the training split.
 
-    Folders number their classes by name, so a split without one of the classes numbers all classes
-    behind it differently. It is opened again with the names of all classes.
+    Folders number their classes by name. If a split lacks one of the classes, all classes after it
+    have other numbers, so the split is opened again with the names of all classes.
 
     Raises:
         DataError: a class that the training split does not have.
@@ -390,7 +391,7 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
 
 
 def _channels(data: Decoded) -> int | None:
-    """Channels of the decoded images; ``None`` if the examples are not images."""
+    """Return the channels of decoded images, or ``None`` if the examples are not images."""
     image = data.row(0)[1]
     return image.shape[0] if image.ndim == 3 else None
 

@@ -63,14 +63,14 @@ def loaded_for(
     device: torch.device,
     is_stated: bool,
 ) -> LoadedModel:
-    """Load the model for this data, with random weights from a seed unless it has its own.
+    """Load the model for this data, with random weights from a seed unless it brings weights.
 
     Args:
         config: the recipe's table.
-        model: its name, or a user's module.
+        model: name of the model, or a user's module.
         sources: the data.
-        seed: of its weights.
-        device: where it will be.
+        seed: seed of its weights.
+        device: where the model will be.
         is_stated: whether the recipe states mean and std, so that the model's are not needed.
     """
     _, image, _ = sources.train.row(0)
@@ -92,17 +92,17 @@ def loaded_for(
 def numbered_for(
     loaded: LoadedModel, sources: Sources, config: ModelConfig, *, teaches: bool
 ) -> Sources:
-    """The data with labels renumbered to the model's outputs, if the model names its classes.
+    """Return the data with labels renumbered to the model's outputs, if the model names classes.
 
     Args:
         loaded: the model.
         sources: the data.
         config: the recipe's table of the model.
-        teaches: whether the model is about to be trained on these classes, and need not know them.
+        teaches: whether the model is about to learn these classes, so it need not know them.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
-        LabelError: names that do not match.
+        LabelError: the names do not match.
     """
     outputs = _outputs(loaded.model, sources)
     known = stated_classes(config.classes) or loaded.class_names
@@ -118,7 +118,7 @@ def numbered_for(
 
 
 def _two_inputs(model: nn.Module, sources: Sources) -> Tensor:
-    """Two training examples as the model takes them, on its device."""
+    """Return two training examples as the model takes them, on its device."""
     place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     pixels = Pixels(sources.train.how, channels_last=False, device=place)
     rows = [sources.train.row(at)[1] for at in range(min(2, len(sources.train)))]
@@ -146,10 +146,10 @@ def check_parameters(model: nn.Module) -> None:
 
 
 def _returned(model: nn.Module, sources: Sources) -> Any:
-    """The model's output for two training images.
+    """Return the model's output for two training images.
 
     Raises:
-        ModelError: it cannot take them.
+        ModelError: the model cannot take the images.
     """
     inputs = _two_inputs(model, sources)
     try:
@@ -166,23 +166,23 @@ def _returned(model: nn.Module, sources: Sources) -> Any:
 
 
 def output_of(loaded: LoadedModel, sources: Sources, which: int | str | None) -> int | str | None:
-    """Which of the model's outputs holds the logits; ``None`` if it returns them alone.
+    """Return which of the model's outputs holds the logits, or ``None`` if it returns only those.
 
     Raises:
         ModelError: several outputs could be the logits, or the model cannot take the images.
     """
     count = len(loaded.class_names.names) or len(sources.classes)
-    _returned(loaded.model, sources)  # first, for its clearer error about images of a wrong shape
+    _returned(loaded.model, sources)  # first, because its error about a wrong shape is clearer
     with random_states_kept(), torch.no_grad():
         inputs = _two_inputs(loaded.model, sources)
         return find_output(loaded.model, inputs, num_classes=count, output=which)
 
 
 def _outputs(model: nn.Module, sources: Sources) -> int:
-    """The number of the model's outputs.
+    """Return the number of the model's outputs.
 
-    Checked before the first step, since on a GPU a label without an output ends in a device-side
-    assertion that names nothing.
+    This is checked before the first step, because on a GPU a label without an output ends in a
+    device-side assertion that names nothing.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
@@ -198,10 +198,10 @@ def _outputs(model: nn.Module, sources: Sources) -> int:
 
 
 def first_outputs(model: nn.Module, sources: Sources) -> FirstOutputs | None:
-    """The model's outputs for two training examples, by which a resumed run recognises its code.
+    """Return the model's outputs for two training examples, by which a resumed run knows its code.
 
     Returns:
-        ``None`` if outputs cannot be compared: the model draws at random, or the data may.
+        ``None`` if outputs cannot be compared because the model, or perhaps the data, is random.
     """
     if sources.train.source.is_model_ready:
         return None
@@ -218,7 +218,7 @@ def first_outputs(model: nn.Module, sources: Sources) -> FirstOutputs | None:
 
 
 def head_of(model: nn.Module, sources: Sources, name: str | None = None) -> Head:
-    """The classifier head, verified on two training images.
+    """Return the classifier head, verified on two training images.
 
     Raises:
         HeadNotFoundError: the head is a bare parameter, which no layer holds.
@@ -234,7 +234,7 @@ def head_of(model: nn.Module, sources: Sources, name: str | None = None) -> Head
 
 
 def reset_head(model: nn.Module, head: Head, *, seed: int) -> None:
-    """Give the head new random weights, decided by the seed alone.
+    """Give the head new random weights that only depend on the seed.
 
     Raises:
         HeadError: the layer does not know how to draw its weights.
@@ -252,7 +252,7 @@ def reset_head(model: nn.Module, head: Head, *, seed: int) -> None:
 
 @contextmanager
 def frozen_body(model: nn.Module, head: Head) -> Iterator[None]:
-    """Freeze all parameters but the head's inside the block, and restore them afterwards."""
+    """Freeze all parameters except the head's inside the block, and restore them afterwards."""
     own = {id(parameter) for parameter in model.get_submodule(head.name).parameters()}
     stopped = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
     for parameter in stopped:
@@ -265,7 +265,7 @@ def frozen_body(model: nn.Module, head: Head) -> Iterator[None]:
 
 
 def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLoss) -> Any:
-    """Lightning's trainer without its files, bars and summaries, since we write our own."""
+    """Return Lightning's trainer without its files, bars and summaries, since we write our own."""
     precision = chosen_precision(config.precision, device)
     if precision == "float16" and device.type == "cpu":
         raise OptionError("training in float16 needs a GPU; use precision = 'bfloat16'")
@@ -281,8 +281,8 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
     chosen = config.devices if device.index is None else [device.index]
     is_single = config.devices * config.num_nodes == 1
     return pl.Trainer(
-        # inside a Slurm job Lightning would expect srun to start its processes; a single process
-        # needs none of that
+        # inside a Slurm job, Lightning would expect srun to start its processes, which a single
+        # process does not need
         plugins=[KeptCheckpoints(), LightningEnvironment()] if is_single else None,
         accelerator="gpu" if device.type == "cuda" else device.type,
         devices=chosen,
@@ -293,7 +293,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
         gradient_clip_val=config.gradient_clip,
         deterministic=config.deterministic,
         benchmark=config.autotune,
-        use_distributed_sampler=False,  # our batches are already this process's part
+        use_distributed_sampler=False,  # our batches are already the part of this process
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
@@ -303,7 +303,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
 
 
 def records_steps(config: TrainConfig, device: torch.device) -> bool:
-    """Whether to record steps: as the recipe says, and by default whenever it is possible.
+    """Return whether to record steps: as the recipe says, or by default whenever possible.
 
     Raises:
         ConfigError: the recipe wants it on another device than a single CUDA GPU, or in float16,
@@ -335,14 +335,14 @@ def _strategy(config: TrainConfig, loss: TotalLoss) -> str:
 
 
 def own_device(trainer: Any, device: torch.device) -> torch.device:
-    """The device of this process; if several train together, each has its own GPU."""
+    """Return the device of this process; if several train together, each has its own GPU."""
     device_of_rank: torch.device = trainer.strategy.root_device
     return device_of_rank if device.type == "cuda" else device
 
 
 @contextmanager
 def quiet(pl: Any) -> Iterator[None]:
-    """Silence Lightning's hints about itself; warnings about the user's code still come through."""
+    """Silence Lightning's hints about itself, but not warnings about the user's code."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -363,9 +363,9 @@ def quiet(pl: Any) -> Iterator[None]:
 
 
 def start_of(config: TrainConfig) -> Path | None:
-    """The checkpoint that a run continues from; ``None`` if it starts from the beginning.
+    """Return the checkpoint from which a run continues, or ``None`` for a run from the beginning.
 
-    If the last checkpoint is damaged, that of the epoch before is used, with a warning.
+    If the last checkpoint is damaged, the previous epoch's is used, with a warning.
 
     Raises:
         CheckpointError: neither can be read, or the weights of the best epoch so far cannot.
@@ -376,7 +376,7 @@ def start_of(config: TrainConfig) -> Path | None:
     if not config.resume or not (last.exists() or previous.exists()):
         return None
     best = Path(config.out) / BEST
-    if best.exists():  # check them now: after training, the error would come hours later
+    if best.exists():  # checked now, because after training the error would come hours later
         with weights_errors(best), safe_open(best, "pt"):
             pass  # opening compares the length of the file with its header
     problem = _damage(last)
@@ -396,10 +396,10 @@ def start_of(config: TrainConfig) -> Path | None:
 
 @contextmanager
 def weights_errors(best: Path) -> Iterator[None]:
-    """Turn errors in reading the weights of the best epoch into one that says what to do.
+    """Turn errors in reading the best epoch's weights into an error that says what to do.
 
     Raises:
-        CheckpointError: they cannot be read.
+        CheckpointError: the weights cannot be read.
     """
     try:
         yield
@@ -413,7 +413,7 @@ def weights_errors(best: Path) -> Iterator[None]:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; ``None`` if nothing is.
+    """Return what is wrong with a checkpoint, in words, or ``None`` if nothing is.
 
     Torch notices a truncated file, with many different errors, but not every changed byte. Its
     files are zip archives, which have a checksum for each part.
@@ -423,7 +423,7 @@ def _damage(checkpoint: Path) -> str | None:
     try:
         with zipfile.ZipFile(checkpoint) as archive:
             for part in archive.infolist():
-                if part.CRC:  # torch has an option to leave checksums out
+                if part.CRC:  # torch has an option to leave out checksums, which are then 0
                     with archive.open(part) as content:
                         while content.read(1 << 20):
                             pass
@@ -447,14 +447,14 @@ def fit(
     """Train to the last epoch, from a checkpoint if there is one.
 
     Args:
-        trainer: Lightning's.
-        module: to train.
+        trainer: Lightning's trainer.
+        module: the module to train.
         train: batches to learn from.
-        validation: batches to select by.
+        validation: batches by which the best epoch is selected.
         config: the recipe.
         start: the checkpoint to continue from; ``None`` to start from the beginning.
         show: force the progress bar on or off.
-        title: of the bar.
+        title: title of the bar.
         callbacks: called before the recorder, which writes an epoch's checkpoint.
 
     Returns:
@@ -463,13 +463,13 @@ def fit(
     Raises:
         NonFiniteError: a loss is NaN or infinite; says which checkpoint is kept.
         OutOfMemoryError: a batch does not fit into memory.
-        KeyboardInterrupt: the user pressed Ctrl-C, or SIGTERM came; Lightning alone would end the
-            process.
+        KeyboardInterrupt: the user pressed Ctrl-C, or SIGTERM arrived. Lightning alone would end
+            the process.
     """
     from hardsight.run.train.engine import LAST, ProgressBar, RunRecorder
 
     makes_processes = any(getattr(each, "forks", False) for each in (train, validation, *callbacks))
-    # files are written by a thread only if nothing forks: a child could inherit its held locks
+    # a thread writes files only if nothing forks, because a child could inherit the locks it holds
     is_beside = trainer.world_size == 1 and not makes_processes
     recorder = RunRecorder(Path(config.out), config, is_beside=is_beside)
     bar = ProgressBar(config, len(train), recorder, show, title)
@@ -477,11 +477,11 @@ def fit(
     answer = signal.getsignal(signal.SIGINT)
     try:
         with memory_errors("training ran out of memory", smaller=_SMALLER, goes_on=_GOES_ON):
-            # weights_only: a checkpoint must not be able to run code
+            # weights_only, because a checkpoint must not be able to run code
             trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
     except NonFiniteError as err:
         raise NonFiniteError(f"{err}; {_advice(Path(config.out) / LAST, recorder.rows)}") from err
-    except SystemExit as err:  # Lightning turns SIGTERM and Ctrl-C into this
+    except SystemExit as err:  # Lightning turns SIGTERM and Ctrl-C into SystemExit
         from lightning.pytorch.utilities.exceptions import SIGTERMException
 
         is_told = isinstance(err, SIGTERMException) or isinstance(
@@ -493,7 +493,7 @@ def fit(
                 "training (SystemExit); remove the call"
             ) from err
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, answer)  # Lightning would ignore it for good
+            signal.signal(signal.SIGINT, answer)  # Lightning would leave Ctrl-C ignored for good
         raise KeyboardInterrupt from err
     finally:
         module.close()

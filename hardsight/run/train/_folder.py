@@ -48,8 +48,8 @@ from hardsight.tracking import HardnessTracker
 
 RESULT = "result.json"
 _RECIPE, _EXAMPLES = "recipe.json", "examples.parquet"
-# settings that a resumed run may change since they do not decide the result. Another device rounds
-# differently, which is left to the user's judgement
+# Settings that a resumed run may change because they do not decide the result. Another device
+# rounds differently, which is left to the user's judgement.
 MAY_CHANGE = (
     "out", "resume", "overwrite", "workers", "resident", "device", "devices", "num_nodes",
     "strategy", "compile", "capture", "autotune", "versions",
@@ -60,9 +60,9 @@ _PACKAGES = ("timm:", "torchvision:", "hf:")
 
 @contextmanager
 def claimed_run(config: TrainConfig, reads: tuple[Any, ...]) -> Iterator[RunFolder]:
-    """The folder of a recipe, locked for as long as the run is trained.
+    """Yield the folder of a recipe, locked as long as the run is trained.
 
-    If several processes train together, only the first holds the lock, for all of them.
+    If several processes train together, only the first one holds the lock, for all of them.
 
     Args:
         config: the recipe.
@@ -86,16 +86,16 @@ def recipe_of(
     part: PartOfData | None = None,
     hardness: str | None = None,
 ) -> dict[str, Any]:
-    """Everything that decides the result, as ``recipe.json`` keeps it.
+    """Return everything that decides the result, as ``recipe.json`` stores it.
 
     Args:
         config: the settings.
         sources: the data.
         watched: examples that are tracked but never trained on, by name.
-        own_weights: digest of the weights that a user's own module starts with.
+        own_weights: digest of the weights with which a user's own module starts.
         brings: whether the user passed a dataset to validate on.
-        part: the only examples that are used, if not all are.
-        hardness: digest of the hardness that examples are drawn by.
+        part: the only examples that are used, unless all are.
+        hardness: digest of the hardness by which examples are drawn.
     """
     recipe = {
         "config": dataclasses.asdict(config),
@@ -120,9 +120,9 @@ def prepare(
     """Begin the run, or check that the run in the folder has the same recipe.
 
     Args:
-        run: claimed.
-        recipe: of :func:`recipe_of`.
-        precision: the actual one, since ``auto`` depends on the device.
+        run: the claimed run.
+        recipe: the result of :func:`recipe_of`.
+        precision: the actual precision, because ``auto`` depends on the device.
         first: the model's outputs for the first examples.
 
     Raises:
@@ -133,8 +133,8 @@ def prepare(
     if resumes and run.kind is TRAIN and run.manifest() is None:
         run.adopt(_manifest_of_older(run.folder, precision))
     old = run.manifest() if resumes else None
-    # a module is trained in place, so on a resume its weights may not be those of the start: use
-    # the digest on record, and compare below
+    # A module is trained in place, so on a resume its weights may not be the initial ones. The
+    # recorded digest is used instead, and compared below.
     began_with = recipe["own_weights"] if old is None else old.fingerprints.get(_OWN_WEIGHTS)
     run.describe(
         {**recipe["config"], "precision": precision},
@@ -201,14 +201,14 @@ def _manifest_of_older(folder: Path, precision: str) -> Manifest:
 
 
 def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
-    """The command that scores the model: on the test split, or on the training data."""
+    """Return the command that scores the model: on the test split, or on the training data."""
     data, split = config.data, config.data.test_split or config.data.split
     words = ["--data", data.name]
     words += ["--split", split] if split else []
     for key, value in (*stated_columns(data), ("tokenizer", data.tokenizer)):
         words += ["--" + key.replace("_", "-"), str(value)] if value is not None else []
     words += ["--data-root", data.root] if data.root else []
-    # a patch is for the labels of the training split, not for those of the test split
+    # a patch applies to the labels of the training split, not to those of the test split
     if data.patch is not None and data.test_split is None:
         files = [data.patch] if isinstance(data.patch, str) else data.patch
         words += [word for file in files for word in ("--patch", file)]
@@ -219,15 +219,15 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
 
 
 def stated_columns(data: DataConfig) -> list[tuple[str, Any]]:
-    """The options for columns of a data file, as the recipe has them."""
+    """Return the options for columns of a data file, as the recipe has them."""
     keys = ("text_column", "label_column", "image_column", "max_tokens")
     return [(key, getattr(data, key)) for key in keys]
 
 
 def typed_model(folder: Path, loaded: LoadedModel) -> str:
-    """How to name a stored model on the command line.
+    """Return how to name a stored model on the command line.
 
-    A factory in a user's own code is spelled out, since a folder must not make us run code.
+    A factory in a user's own code is spelled out, because a folder must not make us run code.
     """
     spec = loaded.built_as
     if spec not in MODELS and ":" in spec and not spec.startswith(_PACKAGES):
@@ -240,17 +240,17 @@ class Trackers:
     """The trackers that record a training run.
 
     Attributes:
-        trained: records the examples that are trained on, as the training step sees them.
-        held_out: records the held-out examples of the same data during the validation pass:
-            without augmentation, by the model after each epoch, with no pass of its own. ``None``
-            if none are held out, or if they come from another split.
+        trained: records examples that are trained on, as the training step sees them.
+        held_out: records held-out examples of the same data during the validation pass, without
+            augmentation, by the model after each epoch. It needs no pass of its own. ``None`` if no
+            examples are held out, or if they come from another split.
     """
 
     trained: HardnessTracker
     held_out: HardnessTracker | None = None
 
     def callbacks(self) -> list[Any]:
-        """The callback for training steps, and the one for validation steps if there is one."""
+        """Return the callback for training steps, and for validation steps if there is one."""
         both = [self.trained] if self.held_out is None else [self.trained, self.held_out]
         return [tracker.lightning_callback() for tracker in both]
 
@@ -258,7 +258,7 @@ class Trackers:
 def trackers_of(
     config: TrainConfig, sources: Sources, layer: nn.Module, start: Path | None
 ) -> Trackers:
-    """Trackers that number examples as the source does.
+    """Return trackers that number examples as the source does.
 
     A resumed tracker drops the rows of epochs that have no checkpoint.
     """
@@ -268,7 +268,7 @@ def trackers_of(
     if start is None and is_first_process():
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
-    # with replacement an example may come several times an epoch; the first time counts
+    # with replacement, an example may come several times in an epoch; the first time counts
     repeats = "error" if config.sampling.draws_each_once else "first"
     common: dict[str, Any] = {"head": layer, "resume": start is not None}
     trained = HardnessTracker(examples, folder=folder, repeats=repeats, **common)
@@ -336,7 +336,7 @@ def kept_dynamics(
 
 
 def _summaries(trackers: Trackers) -> ScoreTable:
-    """A row per training example, with a column ``held_out``."""
+    """Return one row per training example, with a column ``held_out``."""
     trained, held_out = trackers.trained, trackers.held_out
     if held_out is not None and held_out.epochs == trained.epochs:
         return trained.summaries(held_out=held_out)

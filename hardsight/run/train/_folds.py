@@ -59,7 +59,7 @@ from hardsight.table import (
 )
 
 RESULT = "folds.json"
-# metadata that differ between folds; the rest is taken from the table of the first fold
+# metadata that differs between folds; the rest is taken from the table of the first fold
 _OF_ONE_FOLD = ("data", "model", "counts", "bias", "batch_size")
 
 
@@ -70,8 +70,8 @@ class FoldsResult:
     Attributes:
         folder: holds ``table.parquet``, ``folds.json`` and a folder for each fold, with its model
             in ``folds/fold-1/model``.
-        table: a row per example, scored by the model that did not see it; ``fold`` says which.
-        folds: for each fold how many examples its model learned from and scored, its accuracy on
+        table: one row per example, scored by the model that did not see it; ``fold`` says which.
+        folds: for each fold, how many examples its model learned from and scored, its accuracy on
             the scored ones, the selected epoch and, if the recipe names a test split, its test
             accuracy.
         next_step: the command that shows the suspects.
@@ -83,7 +83,7 @@ class FoldsResult:
     next_step: str
 
     def _repr_html_(self) -> str:
-        """HTML for a notebook: the folds, and the table of all examples."""
+        """Return HTML for a notebook: the folds, and the table of all examples."""
         rows = [
             [f"{fold['fold']}", f"{fold['learned_from']:,}", f"{fold['scored']:,}",
              f"{fold['accuracy']:.1%}"]
@@ -143,7 +143,7 @@ def run_folds(
 
 
 def _warn_of_copies(source: ExampleSource, folds: Folds) -> None:
-    """Warn of examples with a copy in another fold, which their model has seen after all."""
+    """Warn about examples with a copy in another fold, which their model has seen after all."""
     overlap = shared_examples(source.subset(folds.unseen(1)), source, folds.seen(1).tolist())
     tell_of_copies(overlap)
 
@@ -157,9 +157,9 @@ class _Fold:
         config: the recipe of all folds.
         source: all examples.
         folds: which fold each example is in.
-        number: of this fold, from 1.
-        model: to start from, or its name.
-        data: as the user passed it.
+        number: number of this fold, from 1.
+        model: the model to start from, or its name.
+        data: the data as the user passed it.
         validation: examples to validate every fold's model on, if the user passed any.
         goes_on: whether to continue what an interrupted run left.
         show: force progress bars on or off.
@@ -208,18 +208,18 @@ class _Fold:
             resume=self.goes_on,
             show_progress=self.show,
         )
-        # only a resumed training would need them, and the fold is done; the model is kept
+        # Only a resumed training would need the checkpoints, and the fold is done. The model stays.
         remove(self.folder / "model" / "checkpoints")
         return table
 
     def _tokenizer(self, trained: TrainResult) -> Any:
-        """The tokenizer for texts; ``None`` for other examples."""
+        """Return the tokenizer for texts, or ``None`` for other examples."""
         if self.source.kind is None or not self.source.kind.has_words:
             return None
         if self.config.data.tokenizer is not None:
             return self.config.data.tokenizer
-        # the trained folder names the model that training started from, which has the tokenizer;
-        # the trained module itself does not keep it
+        # The trained folder names the model that training started from, which has the tokenizer.
+        # The trained module itself does not keep it.
         return load_model(
             os.fspath(trained.folder), trust_remote_code=self.config.model.trust_remote_code
         ).tokenizer
@@ -229,6 +229,7 @@ class _Fold:
             self.config, out=str(self.folder / "model"), folds=None, resume=self.goes_on,
             overwrite=False, thumbnails=TrainConfig.thumbnails,
         )  # fmt: skip
+        # training changes a module in place, and every fold has to start from the same weights
         own = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model
         what = f"all but fold {self.number} of {self.folds.count}"
         part = PartOfData(self.source, self.folds.seen(self.number), what)
@@ -236,7 +237,7 @@ class _Fold:
 
 
 def _facts(run: Path, number: int, table: ScoreTable) -> dict[str, Any]:
-    """Facts about a fold, for the metadata."""
+    """Return facts about a fold, for the metadata."""
     file = fold_folder(run, number) / "model" / "result.json"
     result = json.loads(file.read_text(encoding="utf-8"))
     return {
@@ -258,7 +259,7 @@ def _keep(
     tables: list[ScoreTable],
     show: bool | None,
 ) -> None:
-    """Write one table of all folds, and beside it pictures and the examples without a row."""
+    """Write one table of all folds, along with pictures and the list of examples without a row."""
     each = [_facts(run.folder, number, table) for number, table in enumerate(tables, start=1)]
     rows = pa.concat_tables(
         with_folds(table.to_arrow().replace_schema_metadata(None), number)
@@ -288,7 +289,7 @@ def _about(
     *,
     unscored: int,
 ) -> dict[str, Any]:
-    """Metadata of the whole table, from the metadata of its parts."""
+    """Return the metadata of the whole table, from the metadata of its parts."""
     parts = [table.metadata for table in tables]
     first = {key: value for key, value in parts[0].items() if key not in _OF_ONE_FOLD}
     rows = [len(table) for table in tables]

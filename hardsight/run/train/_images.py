@@ -19,7 +19,7 @@ from hardsight.run.loop import free_bytes, progress
 
 Rows = Sequence[int]
 Row = tuple[int, Tensor, int]
-_KEPT_BYTES = 2**28  # for images decoded to be measured, so that they are not decoded twice
+_KEPT_BYTES = 2**28  # of images that were decoded to be measured, so they are decoded only once
 
 
 class TrainBatch(NamedTuple):
@@ -36,12 +36,12 @@ class TrainBatch(NamedTuple):
     labels: Tensor
 
     def to(self, device: torch.device) -> TrainBatch:
-        """The batch on a device."""
+        """Return the batch on a device."""
         return TrainBatch(self.index.to(device), self.inputs.to(device), self.labels.to(device))
 
 
 class Examples(Dataset[Row | DataError], ABC):
-    """Examples by position: each a row, or the error that prevents it."""
+    """Examples by position; each is a row, or the error that prevents it."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -51,10 +51,10 @@ class Decoded(Examples):
     """A source as tensors: images as uint8 ``[C, H, W]`` if that is lossless, else as float32.
 
     Args:
-        source: any example source.
+        source: any source of examples.
         how: size and channels; images are normalised later, on the device.
         rows: positions to use.
-        kept: pixels that were decoded before, by position.
+        kept: pixels that were decoded earlier, by position.
     """
 
     def __init__(
@@ -69,21 +69,21 @@ class Decoded(Examples):
         self.kept = {} if kept is None else kept
 
     def __getstate__(self) -> dict[str, Any]:
-        # a forked loader process shares this memory, but to a spawned one it would be pickled
+        # a forked loader process shares this memory, but for a spawned one it would be pickled
         return {**self.__dict__, "kept": {}}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, at: int) -> Row | DataError:
-        """The example, or an error as a value: raised in a worker, it would arrive garbled."""
+        """Return the example, or an error as a value; raised in a worker, it would be garbled."""
         try:
             return self.row(at)
         except HardsightError as err:
             return DataError(str(err))
 
     def row(self, at: int) -> Row:
-        """Number in the source, raw pixels, label.
+        """Return number in the source, raw pixels and label.
 
         Raises:
             DataError: the example cannot be read.
@@ -102,7 +102,7 @@ class Decoded(Examples):
         return number, self._tensor(example.content), example.label
 
     def keep(self, rows: Tensor, images: Tensor) -> None:
-        """Keep decoded pixels for the next reading, as far as they fit into memory."""
+        """Keep decoded pixels for the next reading, if there is room in memory."""
         room = _KEPT_BYTES - sum(image.nbytes for image in self.kept.values())
         if images.nbytes <= room:
             self.kept |= {
@@ -122,7 +122,7 @@ class Decoded(Examples):
         return is_size and how.channels in (None, channels) and not how.bgr
 
     def ready(self) -> TrainBatch:
-        """All examples at once, if :attr:`is_ready`."""
+        """Return all examples at once, if :attr:`is_ready`."""
         assert self.source.images is not None
         rows = np.asarray(self.rows)
         images = torch.from_numpy(self.source.images[rows])
@@ -145,7 +145,7 @@ class Decoded(Examples):
         return not isinstance(content, Tensor) and not self.source.is_model_ready
 
     def _tensor(self, content: Any) -> Tensor:
-        """Raw pixels, as in scoring before the normalisation; a user's tensors as they are."""
+        """Return raw pixels, as in scoring before normalisation; a user's tensors stay as is."""
         pixels = pixels_of(content, self.how, self.source)
         if pixels is not None:
             return torch.from_numpy(raw_pixels(pixels.content, pixels.how))
@@ -160,7 +160,7 @@ class Decoded(Examples):
 
 
 def decoded_whole(data: Decoded, *, workers: int, show: bool | None) -> TrainBatch:
-    """All examples, stacked in the order of ``data``; raw pixels, not normalised."""
+    """Return all examples, stacked in the order of ``data``, as raw pixels."""
     if data.is_ready:
         return data.ready()
     parts: list[list[Tensor]] = [[], [], []]
@@ -176,14 +176,15 @@ def decoded_whole(data: Decoded, *, workers: int, show: bool | None) -> TrainBat
 def loaded(
     data: Examples, order: Tensor, *, batch_size: int, workers: int, pin: bool = False
 ) -> Iterator[list[Tensor]]:
-    """Batches of positions, raw pixels and labels in a given order.
+    """Yield batches of positions, raw pixels and labels in a given order.
 
     Args:
         data: the examples.
         order: positions of the examples.
-        batch_size: examples at once.
-        workers: loader processes.
-        pin: use page-locked memory, which is copied while the GPU works; this starts CUDA.
+        batch_size: number of examples at once.
+        workers: number of loader processes.
+        pin: whether to use page-locked memory, which is copied while the GPU works; this starts
+            CUDA.
 
     Raises:
         DataError: an example cannot be read, or its size differs.
@@ -220,11 +221,12 @@ def _stacked(rows: list[Row | DataError]) -> list[Tensor] | DataError:
 
 
 def fits(data: Decoded, device: torch.device, padding: int) -> bool:
-    """Whether the decoded examples take at most a quarter of the device's free memory."""
+    """Return whether the decoded examples take at most a quarter of the device's free memory."""
     _, example, _ = data.row(0)
     grown = 1.0
     if example.ndim == 3:
         height, width = example.shape[1:]
+        # resident images are kept with their padding
         grown = (height + 2 * padding) * (width + 2 * padding) / (height * width)
     wanted = example.numel() * example.element_size() * grown * len(data)
     return wanted <= free_bytes(device) / 4
@@ -235,13 +237,14 @@ def statistics(data: Decoded, rows: Tensor) -> tuple[tuple[float, ...], tuple[fl
         mean, std = _counted(data, rows.numpy())
     else:
         mean, std = _summed(data, rows)
-    # rounded, since people print these numbers and type them into recipes
+    # rounded, because people print these numbers and type them into recipes
     centre, spread = ([round(value, 4) for value in values.tolist()] for values in (mean, std))
+    # a channel without any variation would otherwise be divided by 0
     return tuple(centre), tuple(max(value, 1e-4) for value in spread)
 
 
 def _summed(data: Decoded, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every channel, from images as they are read."""
+    """Return mean and deviation of every channel, from images as they are read."""
     total = squares = torch.zeros(1, dtype=torch.float64)
     count = 0
     white = data.how.white or 255
@@ -257,7 +260,7 @@ def _summed(data: Decoded, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of pictures in memory, faster: by counting their 256 values."""
+    """Return mean and deviation of pictures in memory, faster, by counting their 256 values."""
     assert data.source.images is not None
     counts = _value_counts(data.source.images, np.asarray(data.rows)[rows])
     share = torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))
@@ -267,7 +270,7 @@ def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
 
 
 def _value_counts(images: NDArray[np.uint8], rows: NDArray[Any]) -> NDArray[np.int64]:
-    """How often each value occurs in each channel, ``[channels, 256]``."""
+    """Return how often each value occurs in each channel, ``[channels, 256]``."""
     channels = 1 if images.ndim == 3 else images.shape[3]
     counts = np.zeros((channels, 256), dtype=np.int64)
     for some in np.array_split(rows, max(1, len(rows) // 64)):

@@ -20,11 +20,11 @@ from hardsight.run.train._config import TrainConfig
 
 
 class PackedExamples(SourceView):
-    """Examples of a kind as tensors ``[K, L]``, one shape for all of a source.
+    """Examples of a kind as tensors ``[K, L]``, in one shape for all examples of a source.
 
     Args:
         source: the examples.
-        kind: how the model that is trained reads them.
+        kind: how the model to be trained reads them.
     """
 
     def __init__(self, source: ExampleSource, kind: InputKind) -> None:
@@ -39,7 +39,7 @@ class PackedExamples(SourceView):
             )
 
     def content(self, content: Any, index: int) -> torch.Tensor:
-        """The row of an example."""
+        """Return the row of an example."""
         return self._packed[index]
 
     def _facts(self) -> tuple[object, ...]:
@@ -50,20 +50,20 @@ def _content(source: ExampleSource, at: int) -> Any:
     try:
         return source[at].content
     except BadExampleError:
-        return None  # packed as nothing; reading the example later raises the error
+        return None  # packed as an empty example; reading it later raises the error
 
 
 class KindReader:
-    """Packs a recipe's examples, and loads its model first, whose tokenizer reads them.
+    """Packs a recipe's examples; it loads the model first, because its tokenizer reads them.
 
     Args:
         config: the recipe.
-        model: its name, or a user's module.
-        device: where it will be.
+        model: name of the model, or a user's module.
+        device: where the model will be.
 
     Attributes:
-        loaded: the model; ``None`` until texts or graphs were read.
-        kind: how it reads them; ``None`` until then.
+        loaded: the model; ``None`` until texts or graphs have been read.
+        kind: how the model reads examples; ``None`` until then.
     """
 
     def __init__(self, config: TrainConfig, model: str | nn.Module, device: torch.device) -> None:
@@ -72,10 +72,10 @@ class KindReader:
         self.kind: InputKind | None = None
 
     def read(self, source: ExampleSource) -> ExampleSource:
-        """Texts and graphs as rows of one shape; pictures and arrays as they are.
+        """Return texts and graphs as rows of one shape; pictures and arrays stay as they are.
 
         Raises:
-            DataError: examples of another kind, which cannot be trained on.
+            DataError: examples are of another kind, on which models cannot be trained.
         """
         has_words = source.kind is not None and source.kind.has_words
         if not has_words and self._config.data.tokenizer is not None:
@@ -103,6 +103,7 @@ class KindReader:
         kind = self.kind
 
         def unpacked(_module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+            # packed examples are one tensor [B, K, L]; other calls are left alone
             if not args or getattr(args[0], "ndim", 0) != 3:
                 return args, kwargs
             return (), {**kind.unpacked(args[0]), **kwargs}

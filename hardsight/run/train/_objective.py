@@ -32,7 +32,7 @@ from hardsight.run.train._ranks import Share
 
 _CROSS_ENTROPY = "cross_entropy"
 _ROW_INPUTS, _CLASS_INPUTS = ("logits", "labels", "embeddings"), ("class_weights", "bias")
-_GONE = 1e-9  # share of its start below which a decayed option counts as 0
+_GONE = 1e-9  # share of its initial value below which a decayed option counts as 0
 _LR = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 _WEIGHT_DECAY = {"sgd": 5e-4, "adam": 0.0, "adamw": 1e-2}
 
@@ -41,11 +41,11 @@ class Term:
     """One loss of a recipe.
 
     Args:
-        config: its name, weight, ramp and options.
-        class_counts: training examples of each class, for ``class_balance``.
+        config: name, weight, ramp and options of the loss.
+        class_counts: number of training examples of each class, for ``class_balance``.
 
     Attributes:
-        inputs: names of the tensors it reads.
+        inputs: names of the tensors that the loss reads.
         joins_rows: whether it is more than a mean over independent rows, so that processes must
             gather their rows for it: it pairs rows, chooses among them, or divides by the weights
             of their classes.
@@ -74,7 +74,7 @@ class Term:
         self._is_gathered = self.joins_rows or bool(self._options.get("gather"))
 
     def decayed_at(self, step: int) -> dict[str, float]:
-        """Options that shrink with the steps, as they are at ``step``, counted from 0."""
+        """Return the decaying options as they are at ``step``, counted from 0."""
         left = {key: factor**step for key, factor in self.config.decays.items()}
         return {
             key: self.config.options[key] * share if share > _GONE else 0.0
@@ -99,7 +99,7 @@ class Term:
         return value
 
     def over_ranks(self, tensors: Mapping[str, Tensor | None], step: int, share: Share) -> Tensor:
-        """This process's part of the loss: its mean over processes is the loss of all rows.
+        """Return this process's part of the loss; its mean over processes is the whole loss.
 
         ``DistributedDataParallel`` averages gradients, which are then those of a single process
         with the whole batch.
@@ -107,7 +107,7 @@ class Term:
         own = {name: rows if rows is None or name in _CLASS_INPUTS else rows[: share.own]
                for name, rows in tensors.items()}  # fmt: skip
         if self.joins_rows:
-            for name in _ROW_INPUTS:  # in the same order on all processes: they wait for each other
+            for name in _ROW_INPUTS:  # the same order everywhere, because processes wait for others
                 rows = own[name] if name in (*self.inputs, "labels") else None
                 own[name] = None if rows is None else gather_rows(rows)
         if self._is_gathered:
@@ -117,7 +117,7 @@ class Term:
     def _mean_of_hardest(
         self, values: Tensor, labels: Tensor | None, class_factors: Tensor | None
     ) -> Tensor:
-        """Mean over the hardest share of examples, chosen by the loss without class weights."""
+        """Return the mean over the hardest examples, chosen by the loss without class weights."""
         assert self.config.hardest is not None
         assert labels is not None
         if values.shape != labels.shape:
@@ -137,8 +137,8 @@ class TotalLoss:
     """The sum of a recipe's losses.
 
     Args:
-        configs: one per loss.
-        class_counts: training examples of each class, if a loss balances classes.
+        configs: one configuration per loss.
+        class_counts: number of training examples of each class, if a loss balances classes.
     """
 
     def __init__(self, configs: Sequence[LossConfig], class_counts: Sequence[int] = ()) -> None:
@@ -146,7 +146,7 @@ class TotalLoss:
 
     @property
     def needs_embeddings(self) -> bool:
-        """Whether the classifier head must be known."""
+        """Whether the classifier head has to be known."""
         return bool(self._names & {"embeddings", *_CLASS_INPUTS})
 
     @property
@@ -160,11 +160,11 @@ class TotalLoss:
         return "logits" in self._names
 
     def check(self, *, num_classes: int, width: int) -> None:
-        """Raise if a loss cannot be computed; each is tried on a few rows, before any file exists.
+        """Raise if a loss cannot be computed, by trying each on a few rows before files exist.
 
         Args:
-            num_classes: of the model.
-            width: of the embeddings.
+            num_classes: number of classes of the model.
+            width: width of the embeddings.
 
         Raises:
             ConfigError: names the loss and its options.
@@ -175,7 +175,7 @@ class TotalLoss:
                 term(tensors, step=0)
             except ConfigError:
                 raise
-            # ours, and those that torch raises for options it cannot use
+            # our own errors, and those that torch raises for options it cannot use
             except (HardsightError, RuntimeError, OverflowError, ValueError) as err:
                 raise ConfigError(
                     f"loss {term.config.name} cannot be computed for {num_classes} classes: {err}; "
@@ -183,14 +183,14 @@ class TotalLoss:
                 ) from err
 
     def epochs_without_head(self, *, epochs: int, num_classes: int) -> list[int]:
-        """The epochs in which no active loss depends on the head's weights.
+        """Return the epochs in which no active loss depends on the head's weights.
 
-        The gradients of a few rows show it. Names of inputs do not: contrastive losses take the
-        logits but only compare predictions.
+        The gradients of a few rows show this. The names of inputs do not: contrastive losses take
+        the logits but only compare predictions.
 
         Args:
-            epochs: of the run.
-            num_classes: of the model.
+            epochs: number of epochs of the run.
+            num_classes: number of classes of the model.
         """
         tensors = _drawn(num_classes, width=8)
         for name in ("logits", *_CLASS_INPUTS):
@@ -207,11 +207,11 @@ class TotalLoss:
         return {name for term in self.terms for name in term.inputs}
 
     def weights_at(self, epoch: float) -> list[float]:
-        """The weight of each loss in an epoch; a loss with weight 0 is not computed."""
+        """Return the weight of each loss in an epoch; a loss with weight 0 is not computed."""
         return [term.config.weight_at(epoch) for term in self.terms]
 
     def shape_at(self, epoch: float, step: int) -> tuple[Any, ...]:
-        """What else changes over time: which losses are computed, and options that decay.
+        """Return what else changes over time: which losses are computed, and decaying options.
 
         A recorded step contains these as constants.
         """
@@ -232,7 +232,7 @@ class TotalLoss:
         weights: Tensor | None = None,
         share: Share | None = None,
     ) -> Tensor:
-        """The loss of a batch, in float32 also under mixed precision.
+        """Return the loss of a batch, in float32 even under mixed precision.
 
         ``weights`` are the loss weights of the epoch on the device, for a recorded step. ``share``
         is this process's part of the step if several train together; the mean over processes is
@@ -255,18 +255,18 @@ class TotalLoss:
                 if weight
             ]
             loss = torch.stack(weighted).sum()  # never empty: recipes without a loss are refused
-            # DDP waits for a gradient of every weight, also on a process with no rows of its own
+            # DDP waits for a gradient of every weight, even on a process without rows of its own
             return loss if share is None or share.own else loss + _nothing(tensors)
 
 
 def _nothing(tensors: Mapping[str, Tensor | None]) -> Tensor:
-    """A zero that depends on all outputs of the model, so that it has gradients."""
+    """Return a zero that depends on all outputs of the model, so that it has gradients."""
     parts = [tensors[name] for name in ("logits", "embeddings")]
     return torch.stack([part.sum() * 0.0 for part in parts if part is not None]).sum()
 
 
 def balancing_weights(class_counts: Sequence[int], beta: float) -> Tensor:
-    r"""One factor per class that compensates for its number of training examples, ``[C]``.
+    r"""Return a factor per class that compensates for its number of training examples, ``[C]``.
 
     .. math:: w_c \propto \frac{1 - \beta}{1 - \beta^{n_c}}, \qquad \frac{1}{C}\sum_c w_c = 1
 
@@ -288,7 +288,7 @@ def balancing_weights(class_counts: Sequence[int], beta: float) -> Tensor:
 
 
 def linear_layer(model: nn.Module, name: str) -> nn.Linear:
-    """The head's layer, whose weight a loss reads as ``class_weights``.
+    """Return the head's layer, whose weight a loss reads as ``class_weights``.
 
     Raises:
         HeadError: it is not a plain linear layer, so its weight is not the effective one.
@@ -303,7 +303,7 @@ def linear_layer(model: nn.Module, name: str) -> nn.Linear:
 
 
 def _drawn(num_classes: int, width: int) -> dict[str, Tensor]:
-    """Random values for everything that a loss may read, for four examples."""
+    """Return random values, for four examples, of everything that a loss may read."""
     draw = torch.Generator().manual_seed(0)
     return {
         "logits": torch.randn(4, num_classes, generator=draw),
@@ -324,7 +324,7 @@ def _looked_up(name: str) -> tuple[Callable[..., Tensor], tuple[str, ...]]:
 
 
 def _option(loss: str, key: str, value: Any, kind: Any) -> Any:
-    """An option as its loss takes it; class weights in a recipe are a list."""
+    """Return an option in the form its loss takes; class weights in a recipe are a list."""
     where = f"loss {loss}, [options]"
     if Tensor not in typing.get_args(kind):
         return fitted(value, kind, key, where)
@@ -374,12 +374,12 @@ def _check_options(config: LossConfig, function: Any, inputs: Sequence[str]) -> 
 def optimizer_of(
     config: OptimizerConfig, parameters: Iterable[nn.Parameter], *, is_recorded: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer of a recipe.
+    """Return the optimiser of a recipe.
 
     Args:
-        config: its table.
-        parameters: of the model; those that need no gradient are left out.
-        is_recorded: its steps become part of a CUDA graph.
+        config: the recipe's table.
+        parameters: parameters of the model; those that need no gradient are left out.
+        is_recorded: whether its steps become part of a CUDA graph.
     """
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     common: dict[str, Any] = {
@@ -398,7 +398,7 @@ def optimizer_of(
 
 
 def recorded_options(config: OptimizerConfig, *, is_recorded: bool) -> dict[str, bool]:
-    """Options for a recorded step: a fused kernel that reads the learning rate on the device."""
+    """Return options for a recorded step: a fused kernel that reads the learning rate on device."""
     if not is_recorded:
         return {}
     return {"fused": True} if config.name == "sgd" else {"fused": True, "capturable": True}
@@ -407,7 +407,7 @@ def recorded_options(config: OptimizerConfig, *, is_recorded: bool) -> dict[str,
 def scheduler_of(
     config: ScheduleConfig, optimizer: torch.optim.Optimizer, *, epochs: int, steps_per_epoch: int
 ) -> dict[str, Any]:
-    """The schedule of a recipe, in the form that Lightning takes.
+    """Return the schedule of a recipe, in the form that Lightning takes.
 
     All schedules are updated per step. Lightning updates a schedule per epoch only after the
     epoch's checkpoint is written, so a resumed run would be one update behind.
@@ -418,7 +418,7 @@ def scheduler_of(
         warmup = 0.3 * epochs if config.warmup_epochs is None else config.warmup_epochs
         steps = epochs * steps_per_epoch + 1  # Lightning updates once more after the last step
         share = min(1.0, warmup / epochs)
-        if abs(share * steps - 1) < 1e-6:  # torch would divide by 0: length of the rise minus 1
+        if abs(share * steps - 1) < 1e-6:  # torch would divide by the length of the rise minus 1
             share = (1 + 1e-6) / steps
         schedule = OneCycleLR(
             optimizer,
@@ -448,7 +448,7 @@ def scheduler_of(
 def learning_rate_factor(
     config: ScheduleConfig, step: int, *, epochs: int, steps_per_epoch: int
 ) -> float:
-    r"""Share of the learning rate at ``step``, counted from 0.
+    r"""Return the share of the learning rate at ``step``, counted from 0.
 
     .. math:: \text{cosine:}\; f + (1 - f)\,\tfrac12 (1 + \cos\pi t), \qquad
               \text{step:}\; \gamma^{\lfloor e / E \rfloor}
@@ -476,19 +476,19 @@ def learning_rate_factor(
 class Adversary:
     """Changes a share of every training batch so that it misleads the model.
 
-    The attack is on the model in eval mode: batch norm with its running statistics, no dropout.
-    The statistics are not updated by the images of the attack.
+    The attack is on the model in eval mode: batch norm uses its running statistics, and there is no
+    dropout. The images of the attack do not update the statistics.
 
     Attributes:
-        config: which attack, and how far.
-        normalisation: how inputs come from pixels.
+        config: the attack, and how far it may go.
+        normalisation: how inputs are made from pixels.
     """
 
     config: AdversarialConfig
     normalisation: Normalisation
 
     def changed(self, model: nn.Module, batch: TrainBatch) -> TrainBatch:
-        """The batch with its first ``share`` of images changed; the order is random anyway."""
+        """Return the batch with its first ``share`` of images changed; its order is random."""
         count = max(1, round(self.config.share * len(batch.labels)))
         was_training = model.training
         model.eval()
@@ -516,7 +516,7 @@ class Adversary:
 
 
 def adversary_of(config: AdversarialConfig | None, train: Decoded) -> Adversary | None:
-    """The adversary of a recipe, or ``None``.
+    """Return the adversary of a recipe, or ``None``.
 
     Raises:
         ConfigError: pixels are not known, so the size of a change cannot be measured.

@@ -29,10 +29,10 @@ class Share:
 
     @property
     def weight(self) -> float:
-        """Factor of the mean over the own rows, before it is averaged over processes.
+        """Factor for the mean over the process's own rows, before averaging over processes.
 
         It is needed because ``DistributedDataParallel`` averages gradients as if all processes had
-        equally many rows.
+        the same number of rows.
         """
         return self.own * self.ranks / self.total
 
@@ -45,16 +45,16 @@ class Shard:
     count: int = 1
 
     def of(self, rows: Tensor) -> Tensor:
-        """This process's rows of a batch, which is split into consecutive parts of even size.
+        """Return this process's rows of a batch, which is split into consecutive, even parts.
 
-        All processes take every step together. A process with no rows left takes the first row of
-        the batch again; by :meth:`share_of` it does not count.
+        All processes take every step together. A process without rows takes the first row of the
+        batch again, which does not count according to :meth:`share_of`.
         """
         own = rows.tensor_split(self.count)[self.rank]
         return own if len(own) else rows[:1]
 
     def share_of(self, total: int) -> Share:
-        """This process's share of a batch with ``total`` rows."""
+        """Return this process's share of a batch with ``total`` rows."""
         even, more = divmod(total, self.count)
         return Share(even + (self.rank < more), total, self.count)
 
@@ -65,8 +65,8 @@ class Launched:
 
     Attributes:
         by: name of the launcher.
-        devices: processes on each machine.
-        num_nodes: machines.
+        devices: number of processes on each machine.
+        num_nodes: number of machines.
     """
 
     by: str
@@ -75,13 +75,13 @@ class Launched:
 
     @property
     def said(self) -> str:
-        """In words."""
+        """The launched processes in words."""
         machines = f" on each of {self.num_nodes} machines" if self.num_nodes > 1 else ""
         return f"{self.by} started {self.devices} processes{machines}"
 
 
 def on_ranks(config: TrainConfig) -> TrainConfig:
-    """The recipe with the number of processes that a launcher has started, if there is one.
+    """Return the recipe with the number of processes that a launcher started, if there is one.
 
     Without a launcher, Lightning starts as many processes as the recipe says.
 
@@ -101,7 +101,7 @@ def on_ranks(config: TrainConfig) -> TrainConfig:
 
 
 def _launched(stated: int) -> Launched | None:
-    """The processes of a launcher; ``stated`` is the number of processes in the recipe."""
+    """Return the processes of a launcher; ``stated`` is their number in the recipe."""
     by, count = launched() or ("", 1)
     if by == "torchrun":
         return _by_torchrun(count)

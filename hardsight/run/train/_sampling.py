@@ -16,17 +16,17 @@ from hardsight.run.train._data import Sources
 from hardsight.table import read_table
 from hardsight.tracking import HardnessSampler, HardnessTracker, hardness_by_number
 
-MEASURES = ("avh", "loss", "el2n", "target_angle")  # of a tracker: larger is harder
+MEASURES = ("avh", "loss", "el2n", "target_angle")  # of a tracker; larger is harder
 
 
 class SelfPaced:
-    """Draws easy examples first, by the tracker's value of each when it was last drawn.
+    """Draws easy examples first, by the tracker's value of each example when it was last drawn.
 
-    Epoch 0 draws every example once; after that the share grows as in a curriculum.
+    Epoch 0 draws every example once. After that, the share grows as in a curriculum.
 
     Args:
-        config: of the recipe.
-        numbers: of the training examples in the data, ``[N]``.
+        config: the table of the recipe.
+        numbers: numbers of the training examples in the data, ``[N]``.
     """
 
     def __init__(self, config: SamplingConfig, numbers: NDArray[np.int64]) -> None:
@@ -37,6 +37,7 @@ class SelfPaced:
         self.tracker: HardnessTracker | None = None
 
     def __call__(self, epoch: int, draw: torch.Generator) -> Tensor:
+        # before the first epoch is tracked, nothing is known about hardness
         if epoch == 0 or self.tracker is None or not self.tracker.epochs:
             return torch.randperm(len(self._numbers), generator=draw)
         self._sampler.update(self.tracker.latest(self._by)[self._numbers])
@@ -44,15 +45,15 @@ class SelfPaced:
 
 
 def epoch_rows(config: TrainConfig, sources: Sources) -> tuple[EpochRows | None, str | None]:
-    """A function that draws the examples of an epoch, and a digest of the hardness it uses.
+    """Return a function that draws the examples of an epoch, and a digest of the hardness it uses.
 
     Returns:
-        ``None`` as the function if every example is drawn once; a digest only for hardness from a
-        table.
+        ``None`` instead of a function if every example is drawn once. There is a digest only if the
+        hardness comes from a table.
 
     Raises:
-        ConfigError: keys do not go together.
-        DataError: the table is one of other data, or has no value for some examples.
+        ConfigError: keys contradict each other.
+        DataError: the table belongs to other data, or has no value for some examples.
     """
     sampling, train = config.sampling, sources.train
     check_sampling(config)
@@ -81,7 +82,7 @@ def epoch_rows(config: TrainConfig, sources: Sources) -> tuple[EpochRows | None,
 
 
 def check_sampling(config: TrainConfig) -> None:
-    """Raise if keys of ``[sampling]`` do not go together."""
+    """Raise if keys of ``[sampling]`` contradict each other."""
     sampling = config.sampling
     if sampling.order == "none":
         if sampling.table is not None:

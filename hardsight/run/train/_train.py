@@ -99,21 +99,20 @@ class TrainResult:
     Attributes:
         folder: holds ``model.safetensors``, ``model.json``, ``metrics.csv``, ``recipe.json``,
             ``result.json`` and ``checkpoints/``.
-        model: with the selected weights, in eval mode, on the CPU.
+        model: the model with the selected weights, in eval mode, on the CPU.
         history: metrics by epoch.
         best_epoch: the epoch, counted from 1, whose weights were selected.
         test: accuracy and loss on the test split, if the recipe names one.
         next_step: the command that scores the model.
         preprocessing: how images were prepared in training, which scoring has to repeat.
-        classes: names of the model's outputs, position = label.
-        dynamics: one row per training example with the summaries of its dynamics, if the
-            recipe has ``track = true``; also in ``dynamics.parquet``. ``held_out`` says which
-            examples selected the model and were never trained on: their summaries are of the
-            validation passes.
-        is_first_process: whether this process is the one that writes and prints, if several train
-            together.
+        classes: names of the model's outputs; the position of a name is its label.
+        dynamics: one row per training example with the summaries of its dynamics, if the recipe has
+            ``track = true``; also stored in ``dynamics.parquet``. ``held_out`` marks examples that
+            selected the model and were never trained on; their summaries come from the validation
+            passes.
+        is_first_process: whether this process writes and prints, if several train together.
         tracked: for each set of examples that was watched but never trained on, the folder with
-            its epochs; see ``track_on`` of :func:`train`. With ``track = true`` the held-out share
+            its epochs; see ``track_on`` of :func:`train`. With ``track = true``, the held-out share
             is among them, as ``held-out``.
     """
 
@@ -130,7 +129,7 @@ class TrainResult:
     tracked: dict[str, Path] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        """HTML for a notebook: the selected epoch, the test, and the last epochs."""
+        """Return HTML for a notebook: the selected epoch, the test, and the last epochs."""
         facts = {"run": str(self.folder), "best epoch": f"{self.best_epoch}"}
         facts |= {f"test {name}": f"{value:.4g}" for name, value in (self.test or {}).items()}
         columns = tuple(dict.fromkeys(name for epoch in self.history for name in epoch))
@@ -228,9 +227,9 @@ def train(
     """
     table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
     held_out, rows = settings.pop("validation", None), settings.pop("rows", table.get("rows"))
-    # only a file has a name to be written in the recipe; an array is recorded by its fingerprint
+    # only a file has a name that a recipe can state; an array is recorded by its fingerprint
     table["rows"] = os.fspath(rows) if isinstance(rows, str | os.PathLike) else None
-    if isinstance(held_out, int | float):  # a share of the training split, as the recipe has it
+    if isinstance(held_out, int | float):  # a share of the training split, as in a recipe
         table["validation"], held_out = held_out, None
     elif held_out is not None:
         if settings.get("validation_split", table.get("validation_split")) is not None:
@@ -270,7 +269,7 @@ def _one_or_folds(
     validation: Any = None,
     rows: Any = None,
 ) -> TrainResult | FoldsResult:
-    """Train one model, or one for each fold."""
+    """Train one model, or one per fold."""
     config = on_ranks(config)
     if config.folds is None:
         return run_recipe(
@@ -292,17 +291,17 @@ class _Task:
 
     Attributes:
         config: the recipe.
-        device: that the recipe names.
+        device: the device that the recipe names.
         loaded: the model.
         sources: the data, with labels as the model numbers them.
-        loss: of the recipe.
-        head: of the model, if the run needs it.
+        loss: losses of the recipe.
+        head: head of the model, if the run needs it.
         adversary: changes the training images before a step.
         watched: examples that are tracked but never trained on, by name.
         recipe: everything that decides the result.
         show: force progress bars on or off.
-        title: of the progress bar.
-        rows: which examples an epoch draws; ``None`` for each of them once.
+        title: title of the progress bar.
+        rows: draws the examples of an epoch; ``None`` uses each of them once.
         has_one_shape: whether all full batches have one shape, so that a step can be recorded.
     """
 
@@ -396,10 +395,10 @@ def _model_and_data(
     rows: Any,
     part: PartOfData | None,
 ) -> tuple[LoadedModel, Sources, KindReader | None]:
-    """The model, and the data prepared for it, with labels as the model numbers them.
+    """Return the model, and the data prepared for it, with labels as the model numbers them.
 
-    Texts and graphs come with a reader, which loads the model first, since its tokenizer decides
-    how they are read. What is changed in the model is undone when ``stack`` is closed.
+    Texts and graphs come with a reader, which loads the model first, because its tokenizer decides
+    how they are read. Changes to the model are undone when ``stack`` is closed.
     """
     reader: KindReader | None = None
 
@@ -432,14 +431,14 @@ def _model_and_data(
 def _head(
     config: TrainConfig, model: nn.Module, sources: Sources, loss: TotalLoss, *, watches: bool
 ) -> Head | None:
-    """The head if the run needs it, with new weights if the recipe says so.
+    """Return the head if the run needs it, with new weights if the recipe says so.
 
     Raises:
         ConfigError: a loss cannot be computed for this model.
     """
     changes = config.freeze_body or config.reset_head
     is_needed = loss.needs_embeddings or config.track or changes or watches
-    # a name is checked even if the head is not needed, since it may be mistyped
+    # a name is checked even if the head is not needed, because it may be mistyped
     is_sought = is_needed or config.head is not None
     head = head_of(model, sources, config.head) if is_sought else None
     assert sources.order is not None  # a name for each output of the model
@@ -454,10 +453,10 @@ def _head(
 def _tell_what_is_not_trained(
     config: TrainConfig, loaded: LoadedModel, loss: TotalLoss, sources: Sources
 ) -> None:
-    """Warn of weights that stay untrained, which the recipe may not intend."""
+    """Warn about weights that stay untrained, which the recipe may not intend."""
     assert sources.order is not None  # a name for each output of the model
     origin = loaded.weights_origin
-    # is_as_made also holds for a factory with pretrained=True, whose body has been trained
+    # is_as_made also holds for a factory with pretrained=True, whose body was trained already
     if config.freeze_body and is_as_made(origin) and not loaded.options.get("pretrained"):
         warn(
             f"freeze_body keeps a body that was never trained: no model.weights are given, so the "
@@ -486,7 +485,7 @@ def _tell_what_is_not_trained(
 def _watched(
     config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
-    """The sets of examples to watch, by name; empty in most runs."""
+    """Return the sets of examples to watch, by name; empty in most runs."""
     if not (config.track_test or track_on):
         return {}
     from hardsight.run.train.engine import watched_sets  # needs Lightning
@@ -528,7 +527,7 @@ def _run(pl: Any, run: RunFolder, task: _Task) -> TrainResult:
 
 
 def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
-    """Train to the last epoch; returns the recorder, the normalisation, and the trackers."""
+    """Train to the last epoch; return the recorder, the normalisation and the trackers."""
     from hardsight.run.train.engine import TrainModule, evaluation_tracking
 
     config, sources, head, model = task.config, task.sources, task.head, task.loaded.model
@@ -552,8 +551,8 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
         model, config, task.loss, head=head, batches=train, adversary=task.adversary,
         is_recorded=is_recorded,
     )  # fmt: skip
-    # trackers come before the recorder in the list: when the recorder writes an epoch's
-    # checkpoint, the rows of that epoch are on disk
+    # Trackers come before the recorder in the list, so that the rows of an epoch are on disk when
+    # the recorder writes the checkpoint of that epoch.
     trackers, callbacks = None, list[Any]()
     if config.track:
         assert head is not None
@@ -586,10 +585,10 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
 
 
 def _finished(folder: Path, task: _Task) -> TrainResult:
-    """The result of a run that was completed before."""
+    """Return the result of a run that was completed earlier."""
     content = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     _load_best(task.loaded.model, folder)
-    # the same weights again, from the folder whose digest is checked against damage
+    # the same weights again, from the folder, whose digest protects against damage
     load_stored(task.loaded.model, folder)
     return _result(
         folder, task, history=content["history"], best_epoch=content["best_epoch"],
@@ -620,7 +619,7 @@ def _load_best(model: nn.Module, folder: Path) -> None:
 
 @torch.inference_mode()
 def _tested(task: _Task, test: Decoded, pixels: Pixels) -> dict[str, float]:
-    """Accuracy and cross-entropy of the selected model on the test split."""
+    """Return accuracy and cross-entropy of the selected model on the test split."""
     from hardsight.run.train.engine import Tally
 
     config, model = task.config, task.loaded.model.to(pixels.device).eval()

@@ -35,7 +35,7 @@ from hardsight.run.train import (
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Facts of a step, kept until its loss was checked; tensors stay on the device."""
+    """Facts about a step, kept until its loss is checked; the tensors stay on the device."""
 
     step: int
     loss: Tensor
@@ -100,7 +100,7 @@ class Tally:
         self.sums.zero_()
 
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor, share: Share | None = None) -> None:
-        """Add a batch; ``loss`` is its mean, or with ``share`` this rank's part of that mean."""
+        """Add a batch; ``loss`` is its mean, or with ``share`` this process's part of the mean."""
         share = share or Share(len(labels), len(labels), 1)
         labels = labels[: share.own]
         right = (logits[: share.own].argmax(dim=1) == labels).sum()
@@ -109,7 +109,7 @@ class Tally:
         self.sums += torch.stack([loss.detach() * rows, right, count]).to(self.sums)
 
     def means(self, reduce: Callable[[Tensor], Tensor] | None = None) -> tuple[float, float]:
-        """Mean loss and accuracy; ``reduce`` sums over processes."""
+        """Return mean loss and accuracy; ``reduce`` sums over processes."""
         sums = self.sums if reduce is None else reduce(self.sums.clone())
         loss, right, count = sums.tolist()
         return loss / max(count, 1), right / max(count, 1)
@@ -127,17 +127,17 @@ class TrainModule(pl.LightningModule):
     """A classifier that is trained by a recipe.
 
     Args:
-        model: in train mode.
+        model: the model in train mode.
         config: the recipe.
-        loss: its losses.
-        head: of the model, if a loss or a tracker reads embeddings.
-        batches: to train on.
+        loss: the recipe's losses.
+        head: the model's head, if a loss or a tracker reads embeddings.
+        batches: batches to train on.
         adversary: changes the images of every batch before the step.
-        is_recorded: whether steps of full batches are recorded and replayed, on one CUDA device.
+        is_recorded: whether steps over full batches are recorded and replayed, on one CUDA device.
 
     Attributes:
-        embeddings: of the last batch, if there is a head.
-        logits: of the last batch.
+        embeddings: embeddings of the last batch, if there is a head.
+        logits: logits of the last batch.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class TrainModule(pl.LightningModule):
         self._adversary = adversary
         self._config, self._loss, self._head = config, loss, head
         self._batches = batches
-        # hidden in tuples: nn.Module would register them, and the state dict would hold them twice
+        # hidden in tuples, because nn.Module would register them and store them twice
         self._layer: tuple[nn.Linear | None] = (None,)
         if head is not None and loss.needs_class_weights:
             self._layer = (linear_layer(model, head.name),)
@@ -165,8 +165,8 @@ class TrainModule(pl.LightningModule):
         self._full_share = batches.shard.share_of(min(config.batch_size, batches.length)).own
         self._forward: Any = None
         self._captured: Forward | None = None
-        # torch's one_cycle also changes the momentum, which the optimizer's kernel takes as a
-        # constant that a recording would freeze
+        # torch's one_cycle also changes the momentum, which the optimiser's kernel takes as a
+        # constant, so a recording would freeze it
         self._updates_inside = is_recorded and config.schedule.name != "one_cycle"
         self._recorded: RecordedStep | None = None
         self._is_recorded, self._is_replayed = is_recorded, False
@@ -219,7 +219,7 @@ class TrainModule(pl.LightningModule):
         seed_generators(seed, gpus=self.device.type != "cpu")
 
     def training_step(self, batch: TrainBatch | Ticket, batch_idx: int) -> Tensor:
-        """Loss of a batch."""
+        """Return the loss of a batch."""
         if self.trainer.world_size > 1:
             self._share = self._batches.share_of(batch_idx)
         if self._adversary is not None:
@@ -248,7 +248,7 @@ class TrainModule(pl.LightningModule):
         return self._recorded.passed(batch, key)
 
     def _passed_with_room(self, batch: TrainBatch | Ticket) -> Passed:
-        """The passes over a batch; if they do not fit into memory, the recording is given up."""
+        """Do the passes over a batch; if they do not fit into memory, give up the recording."""
         try:
             return self._passed(batch)
         except torch.OutOfMemoryError:
@@ -269,7 +269,7 @@ class TrainModule(pl.LightningModule):
         loss = self.loss_of(logits, made)
         if not loss.requires_grad:
             raise ConfigError(_nothing_learns(self._config))
-        # move it out: an attribute would keep the pass alive while the next one is recorded
+        # moved out, because an attribute would keep the pass alive while the next one is recorded
         embeddings, self.embeddings = self.embeddings, None
         with torch.no_grad():
             self.train_tally.add(loss, logits, made.labels, self._share)
@@ -278,7 +278,7 @@ class TrainModule(pl.LightningModule):
         return Passed(embeddings, logits, loss, finite, weights)
 
     def _class_weights_of(self, num_classes: int) -> Tensor | None:
-        """A copy of the head's weights for a tracker, which runs after the step changed them."""
+        """Return a copy of the head's weights for a tracker, which runs after they changed."""
         if not (self._updates_inside and self._config.track):
             return None
         assert self._head is not None  # a tracked run has a head
@@ -286,10 +286,10 @@ class TrainModule(pl.LightningModule):
         return live_class_weights(layer, num_classes).detach().clone()
 
     def evaluated(self, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Embeddings, if there is a head, and logits of a batch that is not trained on.
+        """Return embeddings, if there is a head, and logits of a batch that is not trained on.
 
-        It goes through the capture of this module: its hook sees every forward pass, and would
-        keep the embeddings of a pass that went around it.
+        It goes through this module's capture, whose hook sees every forward pass and would keep the
+        embeddings of a pass that bypassed it.
         """
         with self._uncompiled():  # eval mode and other batch sizes would be compiled again
             embeddings, logits = self._forward(inputs)
@@ -300,7 +300,7 @@ class TrainModule(pl.LightningModule):
         return torch.compiler.set_stance("force_eager") if self._config.compile else nullcontext()
 
     def kept_pass(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Embeddings and logits of the last batch, and its class weights if they changed since."""
+        """Return embeddings and logits of the last batch, and its class weights if they changed."""
         assert self.embeddings is not None  # a tracked run has a head
         assert self.logits is not None
         return self.embeddings, self.logits, self._class_weights
@@ -344,7 +344,7 @@ class TrainModule(pl.LightningModule):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
             optimizer.step()
-        finally:  # schedules and checkpoints need plain numbers, not tensors on the device
+        finally:  # schedules and checkpoints need plain numbers instead of tensors on the device
             for group, rate in zip(optimizer.param_groups, stated, strict=True):
                 group["lr"] = rate
 
@@ -358,7 +358,7 @@ class TrainModule(pl.LightningModule):
         return optimizer
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Set the optimizer's options of this run, which need not be those of the checkpoint."""
+        """Set the optimiser's options of this run, which may differ from the checkpoint's."""
         how = {"fused": None, "capturable": False, "foreach": None}
         how |= recorded_options(self._config.optimizer, is_recorded=self._is_fused)
         for state in checkpoint["optimizer_states"]:
@@ -375,7 +375,7 @@ class TrainModule(pl.LightningModule):
         return self._recorded is not None and self._recorded.owns_gradients
 
     def loss_of(self, logits: Tensor, batch: TrainBatch) -> Tensor:
-        """The sum of the recipe's losses for a batch."""
+        """Return the sum of the recipe's losses for a batch."""
         return self._loss(
             logits,
             batch.labels,
@@ -394,14 +394,14 @@ class TrainModule(pl.LightningModule):
             self._captured.check()
 
     def check_weights(self) -> None:
-        """Raise if weights or statistics are not finite; no loss was computed after the last step.
+        """Raise if weights or statistics are not finite, since no loss follows the last step.
 
         Raises:
             NonFiniteError: names the first of them.
         """
         state = [*self.model.named_parameters(), *self.model.named_buffers()]
         if all(torch.stack([values.isfinite().all() for _, values in state]).tolist()):
-            return  # a single wait for the device instead of one per tensor
+            return  # this waits for the device once instead of once per tensor
         for name, values in state:
             if not bool(values.isfinite().all()):
                 raise NonFiniteError(
@@ -413,11 +413,11 @@ class TrainModule(pl.LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Set the sums to zero."""
         if self.trainer.state.fn == "fit":
-            self.check_steps()  # first: the step that went wrong tells more than a bad validation
+            self.check_steps()  # the step that went wrong says more than a bad validation
         self.validation_tally = Tally(self.device)
 
     def validation_step(self, batch: TrainBatch, batch_idx: int) -> None:
-        """Cross-entropy and accuracy for any training loss, so that recipes can be compared."""
+        """Add cross-entropy and accuracy for any training loss, so that recipes can be compared."""
         self.embeddings, self.logits = self.evaluated(batch.inputs)
         self._class_weights = None  # no step has changed the weights since this pass
         logits = self.logits.float()
@@ -425,7 +425,7 @@ class TrainModule(pl.LightningModule):
         self.validation_tally.add(loss, logits, batch.labels)
 
     def configure_optimizers(self) -> Any:
-        """Optimizer and schedule of the recipe."""
+        """Return optimiser and schedule of the recipe."""
         optimizer = optimizer_of(
             self._config.optimizer, self.model.parameters(), is_recorded=self._is_fused
         )

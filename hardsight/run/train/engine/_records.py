@@ -55,11 +55,11 @@ class KeptCheckpoints(TorchCheckpointIO):
 class BesideTraining:
     """Runs one piece of work at a time in a thread, while training goes on.
 
-    :meth:`put` waits for the piece before, and raises its error. So a process that is killed loses
-    at most one piece.
+    :meth:`put` waits for the previous piece, and raises its error. A process that is killed thus
+    loses at most one piece.
 
     Args:
-        is_on: ``False`` does everything at once, since a process that forks must have no threads.
+        is_on: ``False`` does everything at once, because a process that forks must have no threads.
     """
 
     def __init__(self, is_on: bool) -> None:
@@ -70,7 +70,7 @@ class BesideTraining:
         """Start a piece of work, once the last piece is done.
 
         Raises:
-            HardsightError: of the last piece of work.
+            HardsightError: the error of the last piece of work.
         """
         self.wait()
         if self._pool is None:
@@ -82,7 +82,7 @@ class BesideTraining:
         """Wait until all work is done.
 
         Raises:
-            HardsightError: of the last piece of work.
+            HardsightError: the error of the last piece of work.
         """
         if self._last is not None:
             last, self._last = self._last, None
@@ -97,22 +97,22 @@ class BesideTraining:
 class RunRecorder(pl.Callback):
     """Writes metrics and checkpoints after every epoch, and renames each complete file into place.
 
-    Files are written from copies while the next epoch is trained, since an epoch of a small network
-    on a GPU takes less time than writing its files.
+    Files are written from copies while the next epoch is trained, because an epoch of a small
+    network on a GPU takes less time than writing its files.
 
     The Lightning checkpoint decides which epochs are on record. The weights of a new best epoch
-    wait under a name of their own until that checkpoint is in place. If the process dies in
-    between, the epoch is trained again, may come out differently, and leaves the selected weights
-    alone. The checkpoint of the epoch before is kept in case the last one is damaged, and so are
-    the weights that were the best until then.
+    have a temporary name until that checkpoint is in place. If the process dies in between, the
+    epoch is trained again, may come out differently, and does not touch the selected weights. The
+    previous epoch's checkpoint is kept in case the last one is damaged, and so are the weights that
+    were the best until then.
 
     Args:
-        folder: of the run.
-        config: its recipe.
+        folder: folder of the run.
+        config: recipe of the run.
         is_beside: whether files are written while the next epoch is trained.
 
     Attributes:
-        rows: one per epoch.
+        rows: one row of metrics per epoch.
         best: the epoch, counted from 1, whose weights are kept.
     """
 
@@ -150,7 +150,7 @@ class RunRecorder(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the epoch and keep its weights; validation is done by now."""
         assert isinstance(pl_module, TrainModule)
-        pl_module.check_steps()  # before writing: an epoch that went wrong is not kept
+        pl_module.check_steps()  # before writing, so that an epoch that went wrong is not kept
         pl_module.check_weights()
         row = self._row(trainer, pl_module)
         self.rows.append(row)
@@ -163,7 +163,7 @@ class RunRecorder(pl.Callback):
         with writing(self._folder / LAST, step=_KEPT_BEFORE):
             trainer.save_checkpoint(self._part)  # every process takes part in this
         if trainer.is_global_zero:
-            # copies, since the next epoch changes them while the thread writes
+            # copies, because the next epoch changes them while the thread writes
             rows, best, before = list(self.rows), self.best, self._best_before
             kept = trainer.strategy.checkpoint_io
             self._work.put(lambda: self._write(rows, best, before, weights, kept))
@@ -189,10 +189,10 @@ class RunRecorder(pl.Callback):
         """Put an epoch on record.
 
         Args:
-            rows: of all epochs so far.
+            rows: metrics of all epochs so far.
             best: the epoch whose weights are selected.
-            before: the selected epoch in the checkpoint of the epoch before.
-            weights: of the best epoch, if it is this epoch.
+            before: the selected epoch in the checkpoint of the previous epoch.
+            weights: weights of the best epoch, if it is this epoch.
             kept: holds a copy of the checkpoint, or has written it already.
         """
         if weights is not None:
@@ -206,7 +206,7 @@ class RunRecorder(pl.Callback):
         with writing(file, step=_KEPT_BEFORE):
             if isinstance(kept, KeptCheckpoints):
                 kept.written()
-            # link the old checkpoint first: at any moment a complete one has a name
+            # the old checkpoint is linked first, so that at any moment a complete one has a name
             if file.exists():
                 _second_name(file, previous)
             put_in_place(self._part, file)
@@ -231,12 +231,12 @@ class RunRecorder(pl.Callback):
         return row
 
     def _is_best(self) -> bool:
-        """Whether the last epoch is the best so far; of two equal ones the earlier is kept."""
+        """Return whether the last epoch is the best so far; if two are equal, the earlier wins."""
         column = {"accuracy": "val_accuracy", "loss": "val_loss"}.get(self._config.select)
         if column is None or column not in self.rows[-1]:
             return True
         values = [row[column] for row in self.rows]
-        # without NaN, which compares false with everything: no later epoch could become the best
+        # without NaN, with which every comparison is false, so no later epoch could be the best
         before = [value for value in values[:-1] if not math.isnan(value)]
         if not before:
             return True
@@ -246,8 +246,8 @@ class RunRecorder(pl.Callback):
         """Put the best epoch's weights in place, and drop those that no checkpoint names.
 
         A checkpoint names an epoch as the best only after its weights were written in full. They
-        are waiting, or in place already, or set aside if the run continues from the checkpoint of
-        the epoch before.
+        wait under a temporary name, or are in place already, or were set aside if the run continues
+        from the checkpoint of the previous epoch.
         """
         file = self._folder / BEST
         with writing(file, step=AGAIN):
@@ -295,7 +295,7 @@ class ProgressBar(pl.Callback):
 
     Args:
         config: the recipe.
-        steps_per_epoch: of this process.
+        steps_per_epoch: number of steps of this process.
         recorder: has the metrics of the epochs done.
         show: force the bar on or off.
         name: what is being done.
@@ -334,7 +334,7 @@ class ProgressBar(pl.Callback):
             self._advance(0, title=self._title())
 
     def close(self) -> None:
-        """Close the bar; after an error Lightning would not call any hook to do so."""
+        """Close the bar; after an error, Lightning would not call any hook to do so."""
         self._open.close()
 
     def _title(self) -> str:
@@ -348,7 +348,7 @@ class ProgressBar(pl.Callback):
 
 
 def _is_utf8(name: Path) -> bool:
-    """Whether the bytes of a name on this system are UTF-8."""
+    """Return whether the bytes of a name on this system are UTF-8."""
     try:
         return os.fsencode(name) == str(name).encode()
     except UnicodeEncodeError:
@@ -356,13 +356,13 @@ def _is_utf8(name: Path) -> bool:
 
 
 def model_state(trainer: pl.Trainer) -> dict[str, Tensor]:
-    """The model's weights, whole and on the CPU; empty if another process has them."""
+    """Return the model's weights, whole and on the CPU; empty if another process has them."""
     state = trainer.strategy.lightning_module_state_dict()
     return plain_state({name.removeprefix("model."): v for name, v in state.items()})
 
 
 def plain_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as safetensors takes them: contiguous, none sharing memory with another."""
+    """Return tensors as safetensors takes them: contiguous, and none sharing memory."""
     return {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, value in state.items()
@@ -383,5 +383,5 @@ def _second_name(file: Path, name: Path) -> None:
 
 
 def _reduced(trainer: pl.Trainer, tally: Tally) -> tuple[float, float]:
-    """Mean loss and accuracy over all processes."""
+    """Return mean loss and accuracy over all processes."""
     return tally.means(lambda sums: trainer.strategy.reduce(sums, reduce_op="sum"))

@@ -38,12 +38,12 @@ TEST = "test"
 def watched_sets(
     config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
-    """The sets of examples to watch, by name: the test split, and those of ``track_on``.
+    """Return the sets of examples to watch, by name: the test split, and those of ``track_on``.
 
     Raises:
         OptionError: a name cannot be the name of a folder.
-        DataError: examples of more classes than the training data has.
-        LabelError: the same classes in another order.
+        DataError: there are more classes than the training data has.
+        LabelError: the classes are the same, but in another order.
     """
     sets = {}
     if config.track_test:
@@ -77,7 +77,7 @@ def watched_sets(
 
 @dataclass(frozen=True)
 class Watched:
-    """A set of examples to watch."""
+    """A set of examples that is watched, with its tracker."""
 
     batches: EvaluationBatches
     tracker: HardnessTracker
@@ -86,11 +86,11 @@ class Watched:
 class EvaluationTracking(pl.Callback):
     """Runs a pass over each watched set after every epoch, in eval mode and float32.
 
-    The pass draws nothing at random and changes no weight, so training goes on as without it. On a
-    GPU it waits for the device once per set and epoch, when the rows are written.
+    The pass draws nothing at random and changes no weight, so training continues as if it were not
+    there. On a GPU it waits for the device once per set and epoch, when the rows are written.
 
     Args:
-        watched: by name.
+        watched: the sets, by name.
 
     Attributes:
         forks: whether a pass starts loader processes.
@@ -101,7 +101,7 @@ class EvaluationTracking(pl.Callback):
         self.forks = any(each.batches.forks for each in watched.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Number of epochs written, from which a resumed run continues."""
+        """Return the number of epochs written, from which a resumed run continues."""
         return {
             name: watched.tracker.state_dict(gather=True) for name, watched in self._watched.items()
         }
