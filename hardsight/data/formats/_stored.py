@@ -486,25 +486,38 @@ def idx_array(file: Path) -> MappedArray | MemoryArray:
     Packed files are unpacked into memory; others are read in place.
 
     Raises:
-        DataError: the file is damaged or truncated, or unpacks to more than ``MAX_UNPACKED_BYTES``.
+        DataError: the file is damaged, truncated or longer than it declares, or unpacks to more
+            than ``MAX_UNPACKED_BYTES``.
     """
     packed = file.suffix.lower() == ".gz"
     try:
         with gzip.open(file) if packed else file.open("rb") as source:
             dtype, shape = _header(source, file)
-            if not packed:
-                return MappedArray(file, offset=source.tell(), shape=shape, stored=dtype)
             size = dtype.itemsize * math.prod(shape)
+            if not packed:
+                array_in_file = MappedArray(file, offset=source.tell(), shape=shape, stored=dtype)
+                _refuse_rest(file.stat().st_size - source.tell() - size, file)
+                return array_in_file
             if size > MAX_UNPACKED_BYTES:
                 raise DataError(
                     f"{file} unpacks to {size / 2**30:.1f} GiB; unpack it with gunzip, it is then "
                     "read in place"
                 )
             content = read_exactly(source, size, str(file))
+            _refuse_rest(len(source.read(1)), file)  # one more byte is enough to know
     except (OSError, EOFError, zlib.error) as err:
         raise DataError(f"{file} is not a readable idx file: {err}") from err
     array = np.frombuffer(content, dtype).astype(dtype.newbyteorder("="), copy=False)
     return MemoryArray(array.reshape(shape))
+
+
+def _refuse_rest(size: int, file: Path) -> None:
+    """Refuse bytes after the array: then the header may be wrong, and rows would be left out."""
+    if size > 0:
+        raise DataError(
+            f"{file} is damaged: it holds more than the array that its header declares; download "
+            "or write it again"
+        )
 
 
 def _header(source: Any, file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:

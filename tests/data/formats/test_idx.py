@@ -74,6 +74,7 @@ def test_a_file_with_both_names_is_taken_once(tmp_path):
     ("content", "message"),
     [
         (idx_bytes(IMAGES)[:-1], "is truncated"),
+        (idx_bytes(IMAGES) + b"1", "holds more than the array that its header declares"),
         (idx_bytes(IMAGES)[:10], "its header is incomplete"),
         (b"PK\\3\\4 zip", "is not an idx file"),
         (b"", "is not an idx file"),
