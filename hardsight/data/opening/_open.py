@@ -238,7 +238,8 @@ def open_source(
     # either column would contain the examples
     if text_column is not None and image_column is not None:
         raise OptionError("text_column and image_column both name the examples; leave one out")
-    check_index(labels, data, option="labels")
+    if labels is not None:
+        check_index(labels, data, option="labels")
     source = _opened(data, options)
     for decisions in _patches(patch):  # before rows are chosen: a patch is about all of the data
         source = _with_patch(source, decisions)

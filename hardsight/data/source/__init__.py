@@ -4,8 +4,8 @@ from hardsight.data.source._contents import add_sample as add_sample
 from hardsight.data.source._contents import content_digest as content_digest
 from hardsight.data.source._contents import states_kept as states_kept
 from hardsight.data.source._contents import stream_digest as stream_digest
-from hardsight.data.source._indexed import check_index as check_index
 from hardsight.data.source._labels import are_names as are_names
+from hardsight.data.source._labels import check_index as check_index
 from hardsight.data.source._labels import check_range as check_range
 from hardsight.data.source._labels import class_indices as class_indices
 from hardsight.data.source._labels import class_names as class_names
