@@ -92,9 +92,7 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
     )
     console.print("\nor go through the suspects one by one and fix their labels:")
     console.print(
-        f"  hardsight review {train}\n"
-        f"  hardsight patch export {train} --out fixes.csv\n"
-        f"  hardsight patch apply fixes.csv --data {data} --out fixed.npz",
+        f"  hardsight review {train}",
         soft_wrap=True,
         markup=False,
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -62,6 +63,8 @@ def review(
     for note in app.notes:
         click.echo(note)
     click.echo(f"open: {app.url}")
+    step = ["hardsight", "patch", "export", str(run), "--out", "fixes.csv"]
+    click.echo(f"next, once you have decided: {shlex.join(step)}")
     if not no_browser:
         open_in_browser(app.url)
     app.serve()

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -70,7 +71,8 @@ def test_it_prints_an_address_loads_neither_torch_nor_pandas_and_ends_with_ctrl_
     if loaded.exists():  # elsewhere the guard of imports has to do
         assert not {"libtorch", "pandas"} & set(re.split(r"[/.\s]", loaded.read_text()))
     code, rest = started.end()
-    assert (code, rest) == (0, "")
+    step = f"hardsight patch export {shlex.quote(str(run))} --out fixes.csv"
+    assert (code, rest) == (0, f"next, once you have decided: {step}\n")
 
 
 def test_what_was_confirmed_survives_a_kill(run):

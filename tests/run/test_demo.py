@@ -62,8 +62,8 @@ def test_the_demo_prints_what_it_found_and_what_to_run_next(demo):
 
 def test_the_demo_ends_with_the_review_of_its_planted_errors(demo, tmp_path):
     folder, text = demo
-    run = text.partition("hardsight review ")[2].split()[0]
-    assert run == str(folder / "train")
+    command, _, run = text.splitlines()[-1].strip().rpartition(" ")
+    assert (command, run) == ("hardsight review", str(folder / "train"))
     app = App(shutil.copytree(run, tmp_path / "train"), data=folder / "train.npz")
     until = time.monotonic() + 30  # curves are read in the background
     while not (items := app.queue(count=10)["items"])[0]["curve"] and time.monotonic() < until:
