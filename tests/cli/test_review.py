@@ -58,8 +58,9 @@ class Started:
 
     def end(self, how=signal.SIGINT):
         self.process.send_signal(how)
-        rest = self.process.communicate(timeout=20)[0]
-        return self.process.returncode, rest
+        with self.process.stdout as lines:  # `communicate` would lose those that came with "open:"
+            rest = lines.read()
+        return self.process.wait(timeout=20), rest
 
 
 def test_it_prints_an_address_loads_neither_torch_nor_pandas_and_ends_with_ctrl_c(run):
