@@ -60,7 +60,7 @@ class Started:
         self.process.send_signal(how)
         with self.process.stdout as lines:  # `communicate` would lose those that came with "open:"
             rest = lines.read()
-        return self.process.wait(timeout=20), rest
+        return self.process.wait(timeout=60), rest
 
 
 def test_it_prints_an_address_loads_neither_torch_nor_pandas_and_ends_with_ctrl_c(run):

@@ -405,7 +405,7 @@ from pathlib import Path
 from hardsight.run_folder import held
 with held(Path(sys.argv[1]) / ".lock"):
     print("held", flush=True)
-    time.sleep(120)
+    time.sleep(3600)  # as long as the tests of this module may take
 """
 
 

@@ -99,7 +99,7 @@ def test_a_dry_run_of_a_script_calls_its_launcher_as_meant(script, tmp_path):
                   "SLURM_CPUS_PER_TASK": "4"}  # fmt: skip
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, **allocation, "PATH": path, "NOTED": str(tmp_path / "noted")}
-    subprocess.run(["bash", script, *given], check=True, env=env, timeout=60)
+    subprocess.run(["bash", script, *given], check=True, env=env, timeout=150)
     calls = [call.splitlines() for call in (tmp_path / "noted").read_text().split("\n\n")]
     calls = [call for call in calls if call]
     assert len(calls) == len(expected)

@@ -149,7 +149,7 @@ def test_a_class_in_the_table_leads_to_its_examples(browser):
     link = find(browser, "#class-table tbody tr:nth-child(3) a")
     name = link.text
     link.send_keys(Keys.ENTER)
-    WebDriverWait(browser, 5).until(
+    WebDriverWait(browser, 30).until(
         lambda _: find(browser, ".panel.current").get_attribute("aria-label") == name
     )
 

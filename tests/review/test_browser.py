@@ -53,7 +53,7 @@ def visit(driver, url):
     ready(driver)
 
 
-def until(driver, condition, seconds=10):
+def until(driver, condition, seconds=30):
     return WebDriverWait(driver, seconds, poll_frequency=0.02).until(condition)
 
 

@@ -52,7 +52,7 @@ def test_a_notebook_shows_the_app_inline_and_reads_its_decisions(chromium, run, 
         free.bind(("127.0.0.1", 0))
         values = {"run": str(run), "token": made.TOKEN, "port": free.getsockname()[1]}
     cells = [nbformat.v4.new_code_cell(cell.format(**values)) for cell in CELLS]
-    client = NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60)
+    client = NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=150)
     file, address = notebook_page
     with client.setup_kernel():
         client.execute_cell(cells[0], 0)
@@ -72,7 +72,7 @@ def test_a_notebook_shows_the_app_inline_and_reads_its_decisions(chromium, run, 
         client.execute_cell(cells[2], 2)
         assert "closed" in printed(cells[2])
         with pytest.raises(urllib.error.URLError):
-            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5)
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=30)
     chromium.get_log("browser")
 
 

@@ -41,7 +41,7 @@ def small(run, data, index=0):
     app = made.App(run, data=str(data))
     try:
         pictures = app.review.session.pictures
-        pictures.opening.join(timeout=20)
+        pictures.opening.join(timeout=60)
         content = app.get("pictures", of=str(index), size="small").content
     finally:
         app.close()
