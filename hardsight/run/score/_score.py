@@ -39,7 +39,7 @@ from hardsight.run.loop import (
     read_tokenizer,
     stated_classes,
 )
-from hardsight.run.score._asked import Asked, Ready, refuse_folds
+from hardsight.run.score._asked import Asked, Ready, model_before_data, refuse_folds
 from hardsight.run.score._estimators import by_classifier, fitted_classifier
 from hardsight.run.score._groups import groups_of, own_columns
 from hardsight.run.score._ray import ray_cluster
@@ -140,6 +140,7 @@ def score_notes(table: ScoreTable) -> list[str]:
     return notes
 
 
+@model_before_data
 @checked_options
 @warns_of(score_notes)
 def score(
