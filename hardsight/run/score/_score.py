@@ -243,7 +243,7 @@ def score(
         text_column: column of a ``.csv``, ``.jsonl`` or ``.parquet`` file that holds the texts to
             classify, if it is not called text.
         label_column: column that holds the labels, if it is not called label.
-        image_column: column that holds the paths of pictures, if it is not called path, or if
+        image_column: column that holds pictures or their paths, if it is not called path, or if
             there is a column of texts as well.
         tokenizer: folder of a text model's tokenizer; by default the one beside the
             model. In Python also the tokenizer itself.
