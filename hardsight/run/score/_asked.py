@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +19,6 @@ from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.score._refit import Refit
 from hardsight.run.score._rows import ScorePlan, Scorer
-
-Options = ParamSpec("Options")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -136,19 +132,3 @@ def refuse_folds(count: int) -> NoReturn:
         f"fold: hs.train(..., folds={count}), or `hardsight score --out-of-sample {count} "
         "--recipe recipe.toml`"
     )
-
-
-def model_before_data(function: Callable[Options, Result]) -> Callable[Options, Result]:
-    """Make a call with a single argument, which may be meant as the data, say what to write."""
-
-    @functools.wraps(function)
-    def ordered(*args: Options.args, **options: Options.kwargs) -> Result:
-        if len(args) == 1 and "data" not in options:
-            raise OptionError(
-                f"expected a model and data, got only {type(args[0]).__name__}: write score(model, "
-                "data, ...), or score(None, embeddings, ...) for stored embeddings, which need no "
-                "model"
-            )
-        return function(*args, **options)
-
-    return ordered

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from hardsight._checks import checked_options, versions, warn, warns_of
+from hardsight._checks import called_as, checked_options, versions, warn, warns_of
 from hardsight.config import ScoreKeys, Settings
 from hardsight.data import (
     EmbeddingSource,
@@ -39,7 +39,7 @@ from hardsight.run.loop import (
     read_tokenizer,
     stated_classes,
 )
-from hardsight.run.score._asked import Asked, Ready, model_before_data, refuse_folds
+from hardsight.run.score._asked import Asked, Ready, refuse_folds
 from hardsight.run.score._estimators import by_classifier, fitted_classifier
 from hardsight.run.score._groups import groups_of, own_columns
 from hardsight.run.score._ray import ray_cluster
@@ -140,7 +140,9 @@ def score_notes(table: ScoreTable) -> list[str]:
     return notes
 
 
-@model_before_data
+@called_as(
+    "score(model, data, ...)", "score(None, embeddings, ...) for stored embeddings without a model"
+)
 @checked_options
 @warns_of(score_notes)
 def score(
