@@ -147,6 +147,31 @@ def checked_options(function: Callable[Options, Result]) -> Callable[Options, Re
     return checked
 
 
+def called_as(*ways: str) -> Callable[[Callable[Options, Result]], Callable[Options, Result]]:
+    """Make a function say how it is called if an argument is missing.
+
+    Args:
+        ways: calls, such as ``score(model, data, ...)``.
+    """
+
+    def around(function: Callable[Options, Result]) -> Callable[Options, Result]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def checked(*args: Options.args, **options: Options.kwargs) -> Result:
+            try:
+                signature.bind(*args, **options)
+            except TypeError as err:
+                if "missing" not in str(err):
+                    raise
+                raise OptionError(f"{err}; write {', or '.join(ways)}") from None
+            return function(*args, **options)
+
+        return checked
+
+    return around
+
+
 @functools.cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Types of the parameters; a type that is only imported for type checkers becomes ``Any``."""

@@ -427,9 +427,30 @@ def _recorded(
         try:
             returned = call_model(model, inputs)
         except Exception as err:
+            advice = _channels_advice(model, inputs) or (
+                "pass inputs as the model takes them (a tensor, a tuple of arguments or a mapping "
+                "of keywords), on the model's device"
+            )
             raise ModelError(
                 f"the forward pass of {type(model).__name__} failed with {type(err).__name__}: "
-                f"{err}; pass inputs as the model takes them (a tensor, a tuple of arguments or a "
-                "mapping of keywords), on the model's device"
+                f"{err}; {advice}"
             ) from err
     return Recorded(possible_logits(returned, output), calls)
+
+
+def _channels_advice(model: nn.Module, inputs: Any) -> str | None:
+    """What to do if pictures are grey and the model takes RGB, or the other way round."""
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)), None)
+    if first is None or not isinstance(inputs, Tensor) or inputs.ndim != 4:
+        return None
+    came, pixels = inputs.shape[1], inputs.shape[2:].numel()
+    # a network without convolutions begins with a layer over all pixels
+    takes = first.in_channels if isinstance(first, nn.Conv2d) else first.in_features / pixels
+    if {came, takes} != {1, 3}:
+        return None
+    names = {1: "grey", 3: "RGB"}
+    return (
+        f"the pictures are {names[came]} ({came} channel{'s' if came > 1 else ''}) and the model "
+        f"takes {names[int(takes)]} ones: pass channels={int(takes)} (--channels {int(takes)}) to "
+        f"turn them into {names[int(takes)]}, or build the model for {came}"
+    )

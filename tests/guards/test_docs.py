@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import posixpath
 import re
 from pathlib import Path
 
@@ -60,6 +61,35 @@ def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert {page for page in pages if page not in navigation} == set()
+
+
+def linked_pages(name: str, text: str) -> set[str]:
+    """Pages of the documentation that a page links to."""
+    links = re.findall(r"\]\(([^)#\s]+\.md)(?:#[^)]*)?\)", text)
+    return {posixpath.normpath(posixpath.join(posixpath.dirname(name), link)) for link in links}
+
+
+def pages_within(clicks: int, pages: dict[str, str]) -> set[str]:
+    reached = {"index.md"}
+    for _ in range(clicks):
+        reached |= {link for name in reached for link in linked_pages(name, pages.get(name, ""))}
+    return reached
+
+
+def test_every_page_is_within_two_clicks_of_the_start_page():
+    docs = ROOT / "docs"
+    pages = {page.relative_to(docs).as_posix(): page.read_text() for page in docs.rglob("*.md")}
+    notebooks = (ROOT / "examples" / "notebooks").glob("*.ipynb")
+    made = {f"notebooks/{notebook.stem}.md" for notebook in notebooks}
+    # a page made at build time, which links to the page of every result
+    made.add("results/index.md")
+    assert (pages.keys() | made) - pages_within(2, pages) == set()
+    assert "results/index.md" in pages_within(1, pages)
+
+
+def test_a_page_that_takes_three_clicks_is_found():
+    pages = {"index.md": "[a](a/b.md)", "a/b.md": "[c](../c.md#part)", "c.md": "[d](d.md)"}
+    assert pages_within(2, pages) == {"index.md", "a/b.md", "c.md"}
 
 
 POSIX = re.compile(

@@ -16,6 +16,7 @@ from hardsight.errors import (
     NonFiniteError,
 )
 from hardsight.heads import Head, capture, find_head
+from hardsight.models import SmallCNN
 
 
 def images(n: int = 3, channels: int = 3, side: int = 16) -> Tensor:
@@ -661,3 +662,19 @@ def test_a_head_made_by_hand_is_a_head():
     assert repr(Head(name="stored", weight=torch.ones(3, 2))) == (
         "Head('stored', 3 classes, width 2, no bias)"
     )
+
+
+@pytest.mark.parametrize(
+    ("takes", "came", "said"),
+    [
+        (1, 3, r"the pictures are RGB \(3 channels\).*channels=1 \(--channels 1\)"),
+        (3, 1, r"the pictures are grey \(1 channel\).*channels=3 \(--channels 3\)"),
+    ],
+)
+def test_a_model_of_grey_pictures_that_gets_rgb_ones_names_the_flag(takes, came, said):
+    pictures = torch.zeros(2, came, 8, 8)
+    with pytest.raises(ModelError, match=said):
+        find_head(SmallCNN(channels=takes), pictures)
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(takes * 64, 16), nn.ReLU(), nn.Linear(16, 3))
+    with pytest.raises(ModelError, match=said):
+        find_head(flat, pictures)

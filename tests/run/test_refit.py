@@ -183,6 +183,14 @@ def test_what_contradicts_the_folds_is_refused(stored):
         hs.score("small_cnn", "builtin:digits", split="test", out_of_sample=5)
 
 
+def test_stored_embeddings_in_the_place_of_the_model_are_told_what_to_write():
+    embeddings, labels = np.zeros((6, 2), dtype=np.float32), [0, 1] * 3
+    with pytest.raises(OptionError, match=r"missing .*'data'; write .*score\(None, embeddings, "):
+        hs.score(embeddings, labels=labels, out_of_sample=5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lables'"):
+        hs.score(None, embeddings, lables=labels)
+
+
 def test_planted_errors_are_found_from_the_command_line(stored, tmp_path):
     rows, labels = stored
     rows = rows.copy()

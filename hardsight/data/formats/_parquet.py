@@ -151,6 +151,7 @@ class ParquetSource(ExampleSource):
         spec: how the user named the data.
         classes: class names; the position of a name is its label.
         label_columns: names that the column of labels may have.
+        image_columns: names that the column of pictures may have.
 
     Raises:
         DataError: a column is missing, or the files have different columns.
@@ -163,10 +164,11 @@ class ParquetSource(ExampleSource):
         spec: str,
         classes: Sequence[str] | None = None,
         label_columns: Sequence[str] = LABEL_COLUMNS,
+        image_columns: Sequence[str] = IMAGE_COLUMNS,
     ) -> None:
         self.spec, self._files = spec, list(files)
         schema = common_schema(self._files)
-        self._column = one_column(schema, IMAGE_COLUMNS, spec)
+        self._column = one_column(schema, image_columns, spec)
         label = one_column(schema, label_columns, spec)
         self._in_struct = pa.types.is_struct(schema.field(self._column).type)
         self._check_type(schema.field(self._column).type)
@@ -254,8 +256,15 @@ class ParquetSource(ExampleSource):
         return paths.combine_chunks() if unique else None
 
 
-def holds_paths(schema: pa.Schema) -> bool:
-    """Return whether the images are given as paths, by an image column of text or a path column."""
+def holds_paths(schema: pa.Schema, column: str | None = None) -> bool:
+    """Return whether the images are given as paths, by an image column of text or a path column.
+
+    Args:
+        schema: the schema of the files.
+        column: the column that the user named, if there is one.
+    """
+    if column is not None:
+        return column in schema.names and _is_text(schema.field(column).type)
     named = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
     if named is not None:
         return _is_text(schema.field(named).type)
@@ -272,6 +281,8 @@ def parquet_paths(
     classes: Sequence[str] | None,
     split: str | None,
     by_column: bool,
+    image: str | None = None,
+    label: str | None = None,
 ) -> ListedImages:
     """Return the images that a column of parquet files names.
 
@@ -284,14 +295,16 @@ def parquet_paths(
         classes: class names; the position of a name is its label.
         split: the split to keep.
         by_column: whether a column ``split`` assigns rows to splits, instead of the file names.
+        image: name of the column of paths; ``None`` finds it by the usual names.
+        label: name of the column of labels; ``None`` finds it by the usual names.
 
     Raises:
         DataError: no column or several columns could be the paths or the labels.
     """
     where = f"the columns of {spec}"
     text = [name for name in schema.names if _is_text(schema.field(name).type)]
-    path = chosen_column(text, PATHS, "paths", where)
-    label = chosen_column(schema.names, LABELS, "labels", where)
+    path = chosen_column(text, PATHS if image is None else (image,), "paths", where)
+    label = chosen_column(schema.names, LABELS if label is None else (label,), "labels", where)
     splits = [name for name in schema.names if plain_name(name) == SPLIT] if by_column else []
     columns = {name: column_values(files, name) for name in splits}
     source = listed_images(

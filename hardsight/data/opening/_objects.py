@@ -127,7 +127,9 @@ def _frame_of_embeddings(frame: Any, options: Options) -> EmbeddingSource:
         rows = np.stack([np.asarray(row) for row in columns[column]])
     except ValueError as err:
         raise DataError(f"the column {column!r} holds vectors of different length: {err}") from err
-    label = chosen_column(list(columns), LABELS, "labels", "the columns of DataFrame")
+    options.refuse("image_column", because="the DataFrame is read as stored embeddings")
+    names = LABELS if options.label_column is None else (options.label_column,)
+    label = chosen_column(list(columns), names, "labels", "the columns of DataFrame")
     labels = columns[label] if options.labels is None else options.labels
     return embedding_source(
         "DataFrame", MemoryArray(rows), options, labels=labels, ids=columns.get("id")

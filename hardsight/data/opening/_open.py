@@ -26,6 +26,7 @@ from hardsight.data.formats import (
     HuggingFaceSource,
     ListedImages,
     MemoryArray,
+    ParquetSource,
     SentenceSource,
     TarSource,
     TextSource,
@@ -81,6 +82,12 @@ from hardsight.registry import nearest_name, unknown_name
 from hardsight.selection import read_rows
 
 
+def _no_choice_of_columns(source: Any) -> str:
+    if isinstance(source, HuggingFaceSource):
+        return f"{source.spec} says itself which column is what; rename_column() changes it"
+    return f"{source.spec} has no columns"
+
+
 @dataclass(frozen=True)
 class Options:
     """The keyword arguments of :func:`open_source`; those a form of data cannot use, raise."""
@@ -114,9 +121,12 @@ class Options:
     def check_used(self, source: Any) -> None:
         """Raise if columns are named that this kind of data does not have."""
         are_texts = isinstance(source, TextSource | SentenceSource)
-        has_columns = are_texts or isinstance(source, ListedImages | CellSource | TarSource)
-        if not has_columns:
-            self.refuse("label_column", "image_column", because=f"{source.spec} has no columns")
+        with_columns = (
+            ListedImages | CellSource | TarSource | ParquetSource | TextSource | SentenceSource
+        )
+        # embeddings were checked when they were opened: some come from columns
+        if not isinstance(source, EmbeddingSource | with_columns):
+            self.refuse("label_column", "image_column", because=_no_choice_of_columns(source))
         if not are_texts:
             nothing = f"{source.spec} holds no texts"
             self.refuse("text_column", "max_tokens", "tokens", "target", because=nothing)
@@ -200,7 +210,7 @@ def open_source(
             ``HARDSIGHT_DATA``, else ``data/`` and the working directory. ``./cifar10`` is a path.
         text_column: column that holds the texts to classify, if it has another name than ``text``.
         label_column: column that holds the labels, if it has another name than ``label``.
-        image_column: column that holds the paths of pictures, if it has another name than
+        image_column: column that holds pictures or their paths, if it has another name than
             ``path``, or there are texts as well.
         max_tokens: largest number of tokens of a text that the model reads; by default its own
             limit.
@@ -383,6 +393,7 @@ def _named(text: str, options: Options) -> ExampleSource | EmbeddingSource:
     if text in DATASETS:
         options.images_only()
         options.refuse("classes", because=f"{text} has names of its own")
+        options.refuse("label_column", "image_column", because=f"{text} has columns of its own")
         return named_source(text, options.split, options.data_root)
     options.refuse(
         "data_root", because=f"{text} is not the name of a dataset ({', '.join(DATASETS)})"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from hardsight._checks import checked_options, versions, warn, warns_of
+from hardsight._checks import called_as, checked_options, versions, warn, warns_of
 from hardsight.config import ScoreKeys, Settings
 from hardsight.data import (
     EmbeddingSource,
@@ -140,6 +140,9 @@ def score_notes(table: ScoreTable) -> list[str]:
     return notes
 
 
+@called_as(
+    "score(model, data, ...)", "score(None, embeddings, ...) for stored embeddings without a model"
+)
 @checked_options
 @warns_of(score_notes)
 def score(
@@ -242,7 +245,7 @@ def score(
         text_column: column of a ``.csv``, ``.jsonl`` or ``.parquet`` file that holds the texts to
             classify, if it is not called text.
         label_column: column that holds the labels, if it is not called label.
-        image_column: column that holds the paths of pictures, if it is not called path, or if
+        image_column: column that holds pictures or their paths, if it is not called path, or if
             there is a column of texts as well.
         tokenizer: folder of a text model's tokenizer; by default the one beside the
             model. In Python also the tokenizer itself.

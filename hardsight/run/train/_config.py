@@ -64,7 +64,7 @@ class DataConfig:
         test_split: split to evaluate the selected model on, once.
         text_column: column that holds the texts of a file, if it is not called text.
         label_column: column that holds the labels, if it is not called label.
-        image_column: column that holds the paths of pictures, if it is not called path, or if
+        image_column: column that holds pictures or their paths, if it is not called path, or if
             there is a column of texts as well.
         tokenizer: folder of the tokenizer, if the model brings none.
         max_tokens: most tokens per text that the model sees; by default as many as it takes.

@@ -327,3 +327,35 @@ def test_images_whose_paths_are_all_missing_are_named_by_position(tmp_path, png_
     source = open_source(tmp_path / "images.parquet")
     assert [source.id_of(number) for number in range(4)] == ["0", "1", "2", "3"]
     assert [source[number].content.getpixel((0, 0))[0] for number in range(4)] == [0, 1, 2, 3]
+
+
+def test_columns_of_other_names_can_be_named(tmp_path, images, write_parquet):
+    rows = {"photo": images, "image": images[::-1], "kind": [n % 2 for n in range(10)]}
+    file = write_parquet(tmp_path / "x.parquet", rows)
+    source = open_source(file, image_column="photo", label_column="kind")
+    assert [red(source[index]) for index in range(10)] == list(range(10))
+    assert source.labels.tolist() == rows["kind"]
+    assert (source.label_place.name, source.label_place.paths) == ("kind", "photo")
+    with pytest.raises(DataError, match=r"no column 'picture' in .* it has photo, image, kind"):
+        open_source(file, image_column="picture", label_column="kind")
+
+
+def test_a_column_of_paths_can_be_named(tmp_path, images, write_parquet):
+    for number, image in enumerate(images):
+        (tmp_path / f"{number}.png").write_bytes(image)
+    names = [f"{number}.png" for number in range(10)]
+    rows = {"photo": names, "image": names[::-1], "kind": [n % 2 for n in range(10)]}
+    file = write_parquet(tmp_path / "x.parquet", rows)
+    source = open_source(file, image_column="photo", label_column="kind")
+    assert [red(source[index]) for index in range(10)] == list(range(10))
+    assert source.labels.tolist() == rows["kind"]
+
+
+def test_the_labels_of_stored_embeddings_may_have_any_column(tmp_path, write_parquet):
+    rows = {"embedding": [[1.0, 0.5], [0.0, 1.0]], "kind": [1, 0]}
+    file = write_parquet(tmp_path / "x.parquet", rows)
+    assert open_source(file, label_column="kind").labels.tolist() == [1, 0]
+    with pytest.raises(OptionError, match=r"image_column cannot be used here.* embeddings"):
+        open_source(file, label_column="kind", image_column="embedding", class_weights=np.eye(2))
+    with pytest.raises(OptionError, match=r"label_column cannot be used here.*labels are given"):
+        open_source(file, label_column="kind", labels=[1, 0])
