@@ -156,15 +156,21 @@ def called_as(*ways: str) -> Callable[[Callable[Options, Result]], Callable[Opti
 
     def around(function: Callable[Options, Result]) -> Callable[Options, Result]:
         signature = inspect.signature(function)
+        needed = [
+            name
+            for name, it in signature.parameters.items()
+            if it.default is it.empty and it.kind not in _COLLECTING
+        ]
 
         @functools.wraps(function)
         def checked(*args: Options.args, **options: Options.kwargs) -> Result:
-            try:
-                signature.bind(*args, **options)
-            except TypeError as err:
-                if "missing" not in str(err):
-                    raise
-                raise OptionError(f"{err}; write {', or '.join(ways)}") from None
+            given = signature.bind_partial(*args, **options).arguments
+            missing = [repr(name) for name in needed if name not in given]
+            if missing:
+                raise OptionError(
+                    f"{function.__name__}() is missing {' and '.join(missing)}; write "
+                    f"{', or '.join(ways)}"
+                )
             return function(*args, **options)
 
         return checked

@@ -185,7 +185,7 @@ def test_what_contradicts_the_folds_is_refused(stored):
 
 def test_stored_embeddings_in_the_place_of_the_model_are_told_what_to_write():
     embeddings, labels = np.zeros((6, 2), dtype=np.float32), [0, 1] * 3
-    with pytest.raises(OptionError, match=r"missing .*'data'; write .*score\(None, embeddings, "):
+    with pytest.raises(OptionError, match=r"is missing 'data'; write .*score\(None, embeddings, "):
         hs.score(embeddings, labels=labels, out_of_sample=5)
     with pytest.raises(TypeError, match="unexpected keyword argument 'lables'"):
         hs.score(None, embeddings, lables=labels)
