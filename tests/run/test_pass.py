@@ -35,9 +35,10 @@ def test_examples_of_a_batch_in_parts_are_named_as_they_are():
     parts = Parts([rows[lies[:2]], rows[lies[2:]]], order, [2, 4])
     says = r"1 of 4 rows of a part of batch 2 \(examples e4\)"
     running = ModelPass(net, find_head(net), device=CPU)
-    with pytest.raises(HeadMismatchError, match=says), running:
+    with running:
         running.outputs(Parts([torch.rand(1, 3), torch.rand(1, 3)], [0, 1], [1, 1]), ["a", "b"])
-        running.outputs(parts, [f"e{row}" for row in range(6)])
+        with pytest.raises(HeadMismatchError, match=says):
+            running.outputs(parts, [f"e{row}" for row in range(6)])
 
 
 def test_rows_without_names_are_numbered_within_the_batch_not_within_a_part():
