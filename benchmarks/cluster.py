@@ -14,6 +14,10 @@ each process scores its share of the same pictures without Ray.
 
 ``--part memory`` shows the driver's peak for more and more rows: its own memory, and pages of files
 that it reads, which the system takes back when it needs them.
+
+``--part growth`` shows what the driver keeps for each row and for each shard. The blocks in which
+the table is written are made 100 times smaller, since two full ones take more memory than all that
+grows. Rows and shards are varied independently, and a plane is fitted to the peaks.
 """
 
 from __future__ import annotations
@@ -40,6 +44,10 @@ _GROWTH = 3  # times as many rows in the long run
 _OBJECTS = 100 << 20  # bytes of the object store, far below what the rows would take
 _ACTOR = "ray::MapWorker"
 _SHARD_ROWS = 8192  # fewer than usual, so that there are many shards of few rows
+# of --part growth: how much smaller blocks are; rows, as shares of --rows, and shards. No shard has
+# more than 8,192 rows, so that the one in memory does not count
+_SMALLER, _LARGE, _USUAL = 100, 100_000_000, 131_072
+_DESIGN = ((1 / 8, 61), (1 / 8, 488), (1 / 2, 244), (1 / 2, 488), (1, 488))
 
 
 def made_embeddings(folder: Path, rows: int, width: int, classes: int) -> Path:
@@ -89,11 +97,14 @@ def scored(data: Path, name: str, shard_rows: int, **engine: Any) -> None:
     )  # fmt: skip
 
 
-def measured(folder: str, actors: int, shard_rows: int) -> None:
+def measured(folder: str, actors: int, shard_rows: int, smaller: int = 1) -> None:
     """One run, in this process; prints what it cost."""
     import psutil
     import ray
 
+    from hardsight.run_folder import _files
+
+    _files.ROWS_PER_GROUP //= smaller
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
         address="local", num_cpus=actors, object_store_memory=_OBJECTS, include_dashboard=False,
@@ -152,10 +163,10 @@ def _note_times(own: Any, busy: dict[int, tuple[str, float]]) -> None:
         busy[process.pid] = (name, used.user + used.system)
 
 
-def run(folder: Path, actors: int, shard_rows: int) -> dict[str, Any]:
+def run(folder: Path, actors: int, shard_rows: int, smaller: int = 1) -> dict[str, Any]:
     """What one run cost, in a process of its own."""
     words = [sys.executable, "-m", "benchmarks.cluster", "--measure", str(folder), str(actors)]
-    words.append(str(shard_rows))
+    words += [str(shard_rows), str(smaller)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HARDSIGHT_CACHE": "off"}
     env["RAY_worker_niceness"] = "0"  # by default workers let everybody else go first
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=env)
@@ -286,20 +297,68 @@ def memory(options: Any, place: Path) -> None:
     publish("peak of the driver's memory", rows, file=options.out)
 
 
+def growth(options: Any, place: Path) -> None:
+    """What the driver keeps for each row and each shard, and what that is for 100 million rows."""
+    rows, points = [], []
+    folders = {
+        share: made_embeddings(place / f"{share}", round(share * options.rows), 16, 10)
+        for share in {share for share, _ in _DESIGN}
+    }
+    for _ in range(options.repeats):
+        for share, shards in _DESIGN:
+            count = round(share * options.rows)
+            found = run(folders[share], 1, -(-count // shards), _SMALLER)
+            own = found["RssAnon"] / 1024
+            points.append((count, shards, own))
+            rows.append(
+                row(
+                    f"{count:,} rows in {shards} shards",
+                    [found["seconds"]],
+                    own_mib=round(own, 1),
+                    error_mib="",
+                )
+            )
+    for name, value, error in _fitted(points):
+        rows.append({**dict.fromkeys(rows[0], ""), "name": name, "n": len(points)})
+        rows[-1] |= {"own_mib": f"{value:.6g}", "error_mib": f"{error:.2g}"}
+    publish("what the driver's memory grows by, blocks 100 times smaller", rows, file=options.out)
+
+
+def _fitted(points: Sequence[tuple[int, int, float]]) -> Iterator[tuple[str, float, float]]:
+    """Least squares with standard errors; and how much more 100 million rows take than none."""
+    table = np.array(points)
+    design = np.column_stack([np.ones(len(table)), table[:, 0] / 1e6, table[:, 1] / 1e3])
+    values = np.linalg.lstsq(design, table[:, 2])[0]
+    rest = table[:, 2] - design @ values
+    spread = np.linalg.inv(design.T @ design) * (rest @ rest / (len(table) - 3))
+    large = {
+        "for none": (1, 0, 0),
+        "for a million rows more": (0, 1, 0),
+        "for a thousand shards more": (0, 0, 1),
+        f"more for {_LARGE:,} rows in usual shards": (0, _LARGE / 1e6, _LARGE / _USUAL / 1e3),
+    }
+    for name, at in large.items():
+        yield name, float(np.dot(at, values)), float(np.sqrt(np.dot(at, spread @ at)))
+
+
 def _per_row(before: tuple[int, int] | None, rows: int, own: int) -> str:
     return "" if before is None else f"{(own - before[1]) / (rows - before[0]):.1f}"
 
 
 def main(args: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--part", choices=["speed", "memory"], default="speed")
+    parser.add_argument("--part", choices=["speed", "memory", "growth"], default="speed")
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--photos", action="store_true", help="score JPEG files")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--classes", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=3, help="of --part memory")
     parser.add_argument("--shard-rows", type=int, help="rows of a shard; 8 of photos by default")
-    parser.add_argument("--measure", nargs=3, help="a folder, actors, and rows of a shard")
+    parser.add_argument(
+        "--measure",
+        nargs=4,
+        help="a folder, actors, rows of a shard, and how much smaller blocks are",
+    )
     parser.add_argument("--by-hand", nargs=4, help="a folder, share, shares, and rows of a shard")
     options = parser.parse_args(args)
     if options.measure:
@@ -310,7 +369,7 @@ def main(args: Sequence[str] | None = None) -> None:
         return
     options.shard_rows = options.shard_rows or (8 if options.photos else _SHARD_ROWS)
     with tempfile.TemporaryDirectory() as place:
-        (memory if options.part == "memory" else speed)(options, Path(place))
+        {"memory": memory, "growth": growth, "speed": speed}[options.part](options, Path(place))
 
 
 if __name__ == "__main__":

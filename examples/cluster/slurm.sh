@@ -14,6 +14,11 @@ out=$2
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=6379
 export RAY_USAGE_STATS_ENABLED=0
+# A token of this job alone: whoever reaches the ports of a cluster without one can run code on it,
+# and if the head finds a token of yours while the other nodes do not use it, they cannot join.
+export RAY_AUTH_MODE=token
+RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+export RAY_AUTH_TOKEN
 
 srun --nodes=1 --ntasks=1 --nodelist="$head" --overlap \
     ray start --head --port="$port" --num-cpus="$SLURM_CPUS_PER_TASK" --block &

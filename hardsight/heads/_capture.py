@@ -116,12 +116,15 @@ class Forward:
         if head.reading is not None:
             self._listen(head.reading)
 
-    def __call__(self, inputs: Any, ids: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, inputs: Any, ids: Sequence[str] | None = None, *, batch: str | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Embeddings ``[B, D]`` and logits ``[B, C]`` of a batch.
 
         Args:
             inputs: what :func:`find_head` takes.
             ids: names of the examples, for error messages.
+            batch: name of the batch, for error messages; by default calls are counted.
 
         Raises:
             HeadMismatchError: the head does not give the logits of this or an earlier batch.
@@ -154,10 +157,10 @@ class Forward:
         # in training, weights change before the check is read, so compare the layer's own output
         if self._in_training and seen.made is not None:
             outputs, scaled = at_position(seen.made, where), not reading.form.plain
-            self._agreement.hold_outputs(outputs, logits, scaled=scaled, ids=ids)
+            self._agreement.hold_outputs(outputs, logits, scaled=scaled, ids=ids, batch=batch)
         else:
             self._agreement.hold(
-                self.head, embeddings, logits, computed_in=seen.computed_in, ids=ids
+                self.head, embeddings, logits, computed_in=seen.computed_in, ids=ids, batch=batch
             )
         return embeddings, logits
 
@@ -250,7 +253,7 @@ def _hook_aware(model: nn.Module) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Batch:
-    number: int
+    name: str
     differs: Tensor  # [B], on the device
     ids: Sequence[str] | None
 
@@ -284,6 +287,7 @@ class Agreement:
         *,
         computed_in: torch.dtype | None,
         ids: Sequence[str] | None,
+        batch: str | None = None,
     ) -> None:
         """Check a batch against the weights of a head.
 
@@ -300,10 +304,17 @@ class Agreement:
         self._add(
             differing_rows(embeddings, logits, weight, bias, computed_in=computed_in, turn=turn),
             ids,
+            batch,
         )
 
     def hold_outputs(
-        self, outputs: Tensor, logits: Tensor, *, scaled: bool, ids: Sequence[str] | None
+        self,
+        outputs: Tensor,
+        logits: Tensor,
+        *,
+        scaled: bool,
+        ids: Sequence[str] | None,
+        batch: str | None = None,
     ) -> None:
         """Check a batch against the output of the head's layer, for weights in training.
 
@@ -315,9 +326,9 @@ class Agreement:
                 f"expected logits of the same shape as the output of {self._head!r} of "
                 f"{self._model}, {list(outputs.shape)}, got {list(logits.shape)}"
             )
-        self._add(differing_outputs(outputs, logits, scaled=scaled, turn=self._count), ids)
+        self._add(differing_outputs(outputs, logits, scaled=scaled, turn=self._count), ids, batch)
 
-    def _add(self, differs: Tensor, ids: Sequence[str] | None) -> None:
+    def _add(self, differs: Tensor, ids: Sequence[str] | None, batch: str | None) -> None:
         self._count += 1
         if differs.is_cuda:
             if self._has_replayed is None:
@@ -326,7 +337,7 @@ class Agreement:
             elif torch.cuda.is_current_stream_capturing():
                 self._has_replayed.logical_or_(differs.any())  # every replay repeats this
                 return
-        self._waiting.append(_Batch(self._count, differs, ids))
+        self._waiting.append(_Batch(batch or f"batch {self._count}", differs, ids))
         # reading is free on a CPU, so check every batch; on a GPU check several at once
         if is_there(differs) or len(self._waiting) >= _LOOKED_AT_ONCE:
             self.check()
@@ -362,7 +373,7 @@ class Agreement:
         names = [str(row) if batch.ids is None else str(batch.ids[row]) for row in rows[:5]]
         more = ", ..." if len(rows) > 5 else ""
         what = "rows" if batch.ids is None else "examples"
-        count = f"{len(rows)} of {len(batch.differs)} rows of batch {batch.number}"
+        count = f"{len(rows)} of {len(batch.differs)} rows of {batch.name}"
         return f"{count} ({what} {', '.join(names)}{more})"
 
 

@@ -130,6 +130,21 @@ def test_the_manifest_has_what_kuberay_requires_of_a_job():
     for group in cluster["workerGroupSpecs"]:
         assert {"groupName", "rayStartParams"} <= group.keys()
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+        # Ray asks for more replicas only if there is somebody to ask
+        assert group["replicas"] == group["maxReplicas"] or cluster["enableInTreeAutoscaling"]
+    # a key that the schema does not have is dropped by the API server without a word
+    assert manifest["spec"].keys() <= {
+        "entrypoint", "shutdownAfterJobFinishes", "backoffLimit", "rayClusterSpec",
+        "entrypointNumCpus", "entrypointNumGpus", "ttlSecondsAfterFinished", "runtimeEnvYAML",
+    }  # fmt: skip
+    assert cluster.keys() <= {
+        "headGroupSpec", "workerGroupSpecs", "rayVersion", "enableInTreeAutoscaling",
+    }  # fmt: skip
+    assert cluster["headGroupSpec"].keys() <= {"rayStartParams", "template", "serviceType"}
+    for group in cluster["workerGroupSpecs"]:
+        assert group.keys() <= {
+            "groupName", "rayStartParams", "template", "replicas", "minReplicas", "maxReplicas",
+        }  # fmt: skip
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         for container in group["template"]["spec"]["containers"]:
             assert {"name", "image"} <= container.keys()

@@ -33,10 +33,22 @@ def test_examples_of_a_batch_in_parts_are_named_as_they_are():
     order = [1, 0, 5, 2, 4, 3]  # where each row is among the parts
     lies = sorted(range(6), key=lambda row: order[row])
     parts = Parts([rows[lies[:2]], rows[lies[2:]]], order, [2, 4])
-    says = r"1 of 4 rows of .* \(examples e4\)"
+    says = r"1 of 4 rows of a part of batch 2 \(examples e4\)"
     running = ModelPass(net, find_head(net), device=CPU)
+    with running:
+        running.outputs(Parts([torch.rand(1, 3), torch.rand(1, 3)], [0, 1], [1, 1]), ["a", "b"])
+        with pytest.raises(HeadMismatchError, match=says):
+            running.outputs(parts, [f"e{row}" for row in range(6)])
+
+
+def test_rows_without_names_are_numbered_within_the_batch_not_within_a_part():
+    net, rows = Net(), torch.rand(3, 3)
+    rows[1] = ODD
+    parts = Parts([rows[:1], rows[1:]], [0, 1, 2], [1, 2])
+    running = ModelPass(net, find_head(net), device=CPU)
+    says = r"1 of 2 rows of a part of batch 1 \(examples 1\)"
     with pytest.raises(HeadMismatchError, match=says), running:
-        running.outputs(parts, [f"e{row}" for row in range(6)])
+        running.outputs(parts)
 
 
 class Tokens(nn.Module):

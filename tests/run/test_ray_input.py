@@ -54,6 +54,40 @@ def test_an_address_where_nobody_answers_is_an_error_within_seconds(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_cluster_of_this_machine_that_was_killed_is_an_error_at_once(
+    unconnected, embeddings_file, monkeypatch
+):
+    # Ray remembers its address, and would wait for it for minutes
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(
+            "ray._private.services.canonicalize_bootstrap_address", lambda address: place
+        )
+        monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray was asked"))
+        with pytest.raises(EngineError, match=rf"no Ray cluster at '{place}' .*Connection refused"):
+            hs.score(None, embeddings_file, engine="ray", ray_address="auto")
+
+
+def test_a_cluster_that_answers_but_cannot_be_joined_is_not_called_missing(
+    unconnected, embeddings_file, monkeypatch
+):
+    def refused(**_):
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+    def answer():
+        with door.accept()[0] as visitor:
+            visitor.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # as a gRPC server does first
+            visitor.recv(1 << 10)
+
+    monkeypatch.setattr("ray.init", refused)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=answer).start()
+        place = f"127.0.0.1:{door.getsockname()[1]}"
+        with pytest.raises(EngineError, match=rf"answers at '{place}'.*Failed.*RAY_AUTH_MODE=tok"):
+            hs.score(None, embeddings_file, engine="ray", ray_address=place)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
 def test_a_limit_of_memory_in_which_ray_would_wait_for_ever_is_named(
     unconnected, embeddings_file, monkeypatch
@@ -72,6 +106,10 @@ def test_long_waits_for_ray_are_explained(
     unconnected, embeddings_file, monkeypatch, capsys, address
 ):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # whatever clusters this machine had before
+    monkeypatch.setattr(
+        "ray._private.services.canonicalize_bootstrap_address", lambda address: None
+    )
     timer = threading.Timer
     monkeypatch.setattr("threading.Timer", lambda seconds, deed: timer(seconds / 1000, deed))
 

@@ -191,7 +191,8 @@ def open_source(
     ==============================  ==============================================================
 
     Each may be the URL of an object store (``s3://bucket/photos``), whose files are copied to this
-    machine once. In Python, data can also be a torch ``Dataset`` or ``DataLoader``, a Hugging Face
+    machine once; so may ``labels``, ``class_weights``, ``bias`` and ``target``. In Python, data can
+    also be a torch ``Dataset`` or ``DataLoader``, a Hugging Face
     ``Dataset``, a pandas ``DataFrame`` with such columns (paths start from the working directory),
     arrays with ``labels``, or a source such as :class:`DegradedSource` or :class:`MemorySource`.
     For a DataLoader, the dataset, ``collate_fn``, batch size and workers are used. Its sampler only
@@ -241,6 +242,7 @@ def open_source(
         >>> len(source), source.classes[:3], source[0].content.size
         (449, ('0', '1', '2'), (8, 8))
     """
+    labels, class_weights, bias, target = map(_on_disk, (labels, class_weights, bias, target))
     options = Options(
         split, labels, class_weights, bias, classes, data_root, text_column, label_column,
         image_column, max_tokens, tokens or None, target,
@@ -254,6 +256,16 @@ def open_source(
     for decisions in _patches(patch):  # before rows are chosen: a patch is about all of the data
         source = _with_patch(source, decisions)
     return source if rows is None else _with_rows(source, rows)
+
+
+def _on_disk(named: Any) -> Any:
+    """What belongs to the data, as it is given; for the URL of a file its copy on this machine."""
+    text = os.fspath(named) if isinstance(named, os.PathLike) else named
+    if not isinstance(text, str) or not is_url(text):
+        return named
+    folder, _, file = text.rpartition("/")
+    name, colon, part = file.partition(":")  # FILE:NAME is an array in a file
+    return local_copy(f"{folder}/{name}") + colon + part
 
 
 def _opened(data: Any, options: Options) -> ExampleSource | EmbeddingSource:

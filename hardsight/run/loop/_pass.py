@@ -408,7 +408,8 @@ class ModelPass:
         if not isinstance(inputs, Parts):
             return self._once(inputs, ids)
         # texts of different lengths come in parts, each padded to its own length and sorted
-        names = [None] * len(inputs.sizes) if ids is None else inputs.split(ids)
+        rows = [str(row) for row in range(len(inputs.order))]
+        names = inputs.split(rows if ids is None else ids)
         each = [self._once(*part) for part in zip(inputs.inputs, names, strict=True)]
         embeddings = [part for part, _ in each if part is not None]
         logits = torch.cat([part for _, part in each])
@@ -424,11 +425,13 @@ class ModelPass:
             forward_context(self._device, self._precision),
         ):
             placed = moved(inputs, self._device)
+            # the forward counts its calls, of which a batch in parts has several
+            batch = f"a part of batch {self._count}" if self._in_parts else f"batch {self._count}"
             if self._forward is not None and self._placed is not None:
-                _, few = self._forward(placed, ids and self._placed.few(ids))
+                _, few = self._forward(placed, ids and self._placed.few(ids), batch=batch)
                 return self._placed.whole(), few
             if self._forward is not None:
-                return self._forward(placed, ids)
+                return self._forward(placed, ids, batch=batch)
             return None, logit_rows(call_model(self._model, placed))
 
     def over(

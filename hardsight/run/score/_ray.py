@@ -42,10 +42,12 @@ _SLOW_START = (
     "this takes longer on a busy machine. Ray writes logs to the folder logs of its newest "
     "session, by default /tmp/ray/session_latest; press Ctrl-C to stop"
 )
-_SLOW_ANSWER = (
-    "something answers there. Is this machine a node of that cluster (`ray status`), and does it "
-    "have the same versions of Ray and Python? Press Ctrl-C to stop"
+_REASONS = (
+    "Is this machine a node of that cluster (`ray status`), does it have the same versions of Ray "
+    "and Python, and if the cluster has a token, does this process (RAY_AUTH_MODE=token, and the "
+    "head's ~/.ray/auth_token)?"
 )
+_SLOW_ANSWER = f"something answers there. {_REASONS} Press Ctrl-C to stop"
 # bytes that a process with torch maps; the share of all memory that Ray's object store takes, and
 # the largest that the store may be
 _OWN_SPACE, _STORE_SHARE, _LARGEST_STORE = 8 << 30, 0.3, 200 << 30
@@ -139,12 +141,33 @@ def _connect(ray: Any, address: str | None) -> None:
             "command on a node, with ray_address='auto' (--ray-address auto), or through "
             "`ray job submit`"
         )
-    _knock(address)
+    answers = _knock(_place_of(address))
     try:
         with _saying_what_takes_long(f"answer at {address}", _SLOW_ANSWER):
             ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as err:
-        raise EngineError(_unreachable(address, err)) from err
+        if not answers:
+            raise EngineError(_unreachable(address, err)) from err
+        said = first_line(err).rstrip(".")
+        raise EngineError(
+            f"something answers at {address!r}, but Ray could not join it ({said}). {_REASONS}"
+        ) from err
+
+
+def _place_of(address: str) -> str:
+    """HOST:PORT of what Ray takes ``auto`` for: the cluster that this machine was last a node of.
+
+    If that cluster was killed, its address is still on record, and Ray would wait for it.
+    """
+    if address != "auto":
+        return address
+    from ray._private import services  # Ray has no public name for it
+
+    resolve = getattr(services, "canonicalize_bootstrap_address", None)
+    try:
+        return (resolve and resolve(address)) or address
+    except (ConnectionError, ValueError):
+        return address  # Ray itself will say that it knows of no cluster
 
 
 def _check_address_space() -> None:
@@ -187,11 +210,15 @@ def _saying_what_takes_long(what: str, why: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _knock(address: str) -> None:
-    """Raise if no gRPC server answers at an address; Ray itself would wait for minutes."""
+def _knock(address: str) -> bool:
+    """Whether a gRPC server answers; ``False`` if there is no HOST:PORT to ask.
+
+    Raises:
+        EngineError: nothing answers there; Ray itself would wait for minutes.
+    """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():  # such as "auto", which Ray resolves on this machine
-        return
+    if not host or not port.isdigit():
+        return False
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE) as door:
             door.sendall(_HELLO)
@@ -200,6 +227,7 @@ def _knock(address: str) -> None:
             raise ConnectionError("what listens there is not Ray")
     except (OSError, OverflowError) as err:
         raise EngineError(_unreachable(address, err)) from err
+    return True
 
 
 def _unreachable(address: str, err: BaseException) -> str:

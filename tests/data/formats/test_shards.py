@@ -214,6 +214,22 @@ def test_class_folders_and_embeddings_may_lie_in_a_store(class_folders, store, t
     assert len(open_source((tmp_path / "e.npz").as_uri())) == 3
 
 
+def test_labels_and_head_of_embeddings_may_lie_in_a_store(store, tmp_path):
+    arrays = {"rows": np.eye(3, dtype=np.float32), "labels": np.array([0, 2, 1])}
+    for name, values in arrays.items():
+        np.save(tmp_path / f"{name}.npy", values)
+        store.put(str(tmp_path / f"{name}.npy"), f"/{name}.npy")
+    np.savez(tmp_path / "head.npz", w=2 * arrays["rows"], b=np.arange(3, dtype=np.float32))
+    store.put(str(tmp_path / "head.npz"), "/head.npz")
+    source = open_source(
+        "memory://rows.npy", labels="memory://labels.npy",
+        class_weights="memory://head.npz:w", bias=(tmp_path / "head.npz").as_uri() + ":b",
+    )  # fmt: skip
+    np.testing.assert_array_equal(source.labels, [0, 2, 1])
+    np.testing.assert_array_equal(source.class_weights, 2 * arrays["rows"])
+    np.testing.assert_array_equal(source.bias, [0, 1, 2])
+
+
 def test_files_are_copied_once_and_again_after_a_change(shards, store, monkeypatch, png_bytes):
     store.put(str(shards / "*.tar"), "/set/")
     copied = []
