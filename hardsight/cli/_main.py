@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 import traceback
@@ -21,6 +22,8 @@ _WORDS = "hardsight.words"  # the words of the command line
 
 # errors in what the user typed exit with 2, as click does for a wrong flag; other failures with 1
 _USAGE = (ConfigError, MissingDataError, OptionError, UnknownNameError)
+
+_OF_THE_SYSTEM = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 # command -> its module, imported only when the command runs or shows its help, and its summary,
 # which `hardsight --help` can then show without importing fifteen modules
@@ -113,6 +116,23 @@ class _Lazy(click.Group):
             raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
                 str(err)
             ) from err
+        except OSError as err:
+            # what this user may not read or write, and full disks, are not faults of ours
+            if err.errno not in _OF_THE_SYSTEM:
+                raise
+            if is_verbose(ctx):
+                click.echo(traceback.format_exc(), err=True)
+            raise click.ClickException(_denied(err)) from err
+
+
+def _denied(err: OSError) -> str:
+    place = err.filename or "a file"
+    if err.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"cannot write {place}: {err.strerror}; free some space and run again"
+    return (
+        f"cannot read or write {place}: {err.strerror}; ask for the rights to it, or work in a "
+        "copy of your own"
+    )
 
 
 _HELP = "Which examples does your classifier find hard, and why?"

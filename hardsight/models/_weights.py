@@ -45,6 +45,8 @@ def load_weights(
     path = Path(file)
     if not path.is_file():
         raise MissingDataError(f"no weights file at {path}; expected .safetensors, .pt or .pth")
+    if not os.access(path, os.R_OK):  # safetensors would say that there is no such file
+        raise ModelError(f"cannot read the weights {path}: Permission denied; ask their owner")
     state = _fitted(_state(path), model)
     _check_fit(state, model, path)
     actual = sha256(path)

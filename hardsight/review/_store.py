@@ -231,7 +231,8 @@ class Store:
             self._connection = _opened(file, make=identity)
         except sqlite3.Error as err:
             raise OutputError(
-                f"cannot store decisions in {file}: {err}; make the folder of the run writable"
+                f"cannot store decisions in {file}: {err}; make the folder of the run writable, "
+                "or review a copy of it"
             ) from err
         try:
             _check_about(self._connection, file, identity)

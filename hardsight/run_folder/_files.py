@@ -98,11 +98,25 @@ def partial_for(file: Path) -> Iterator[Path]:
 def put_in_place(partial: Path, place: Path) -> None:
     """Sync a file or folder that was written under another name, and rename it."""
     if partial.is_file():
+        _share(partial)
         _sync(partial)
     else:
         sweep(partial)  # a writer that was killed and continued may have left incomplete files
     partial.replace(place)
     _sync(place.parent)  # without this, a power cut could undo the rename
+
+
+def _share(file: Path) -> None:
+    """Give a private file the permissions of other new files: safetensors lets nobody else read."""
+    if isinstance(file, StorePath) or file.stat().st_mode & 0o077:
+        return
+    # what the umask allows shows in a file, without changing the umask for other threads
+    usual = file.with_name(f"{PARTIAL}{secrets.token_hex(4)}")
+    try:
+        usual.touch()
+        file.chmod(usual.stat().st_mode & 0o777)
+    finally:
+        usual.unlink(missing_ok=True)
 
 
 def write_bytes(file: Path, content: bytes) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import re
 import shlex
 import subprocess
@@ -359,6 +361,28 @@ def test_a_model_without_weights_is_mentioned(run, tmp_path):
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "no --weights were given: the model was scored as made by" in result.output
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EACCES, "work in a copy of your own"),
+        (errno.EROFS, "work in a copy of your own"),
+        (errno.ENOSPC, "free some space and run again"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(run, monkeypatch, embeddings, tmp_path, number, said):
+    def refused(*args, **options):
+        raise OSError(number, os.strerror(number), "theirs.npy")
+
+    monkeypatch.setattr("hardsight.run.score._score.open_source", refused)
+    result = run("score", *embeddings, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert f"theirs.npy: {os.strerror(number)}" in result.output
+    assert said in result.output
+    assert "Traceback" not in result.output
+    verbose = run("score", *embeddings, "--out", tmp_path / "run", "--verbose")
+    assert "Traceback" in verbose.output
 
 
 @pytest.mark.parametrize("body", ["raise SystemExit(0)", "def make():\n    import sys; sys.exit()"])

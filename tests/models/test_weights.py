@@ -182,3 +182,13 @@ def test_a_file_without_a_state_dict_says_what_it_holds(tmp_path, content):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(MissingDataError, match=r"no weights file at .*none\.pt"):
         load_model(network(), weights=tmp_path / "none.pt")
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_weights_of_another_user_that_may_not_be_read_are_named(tmp_path, monkeypatch, suffix):
+    file = tmp_path / f"w.{suffix}"
+    save_file({"weight": torch.zeros(2, 3)}, file)
+    # as for a user without the right; the tests may run as root, who may read everything
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ModelError, match=rf"cannot read the weights .*w\.{suffix}: Permission"):
+        load_model(nn.Linear(3, 2), weights=file)

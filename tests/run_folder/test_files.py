@@ -103,6 +103,21 @@ def test_a_file_has_the_rights_that_any_new_file_has(tmp_path):
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_file_that_a_library_made_private_has_them_too(tmp_path, umask):
+    """Weights that safetensors wrote could be read by nobody else, so no colleague could score."""
+    before = os.umask(umask)
+    try:
+        (tmp_path / "usual").touch()
+        with replacing(tmp_path / "private") as partial:
+            partial.touch(mode=0o600)
+    finally:
+        os.umask(before)
+    modes = {(tmp_path / name).stat().st_mode for name in ("usual", "private")}
+    assert len(modes) == 1
+    assert {file.name for file in tmp_path.iterdir()} == {"usual", "private"}
+
+
 def test_a_folder_gets_its_name_as_a_whole(tmp_path):
     (tmp_path / "round.part").mkdir()
     write_json(tmp_path / "round.part" / "round.json", {"round": 1})
