@@ -115,6 +115,10 @@ def app_of(session: Session) -> Starlette:
     def angle_map(request: Request) -> Response:
         return Response(session.rows.map_picture(View.of(_asked(request))), media_type="image/png")
 
+    def axes(request: Request) -> Response:
+        # not part of "start": the ends of the axes take a pass over two columns
+        return _json(session.rows.map_cells()[1])
+
     return Starlette(
         routes=[
             Route("/", page),
@@ -133,6 +137,7 @@ def app_of(session: Session) -> Starlette:
                     "changes": changes,
                     "dashboard": overview,
                     "map": angle_map,
+                    "axes": axes,
                 }.items()
             ),
             *(

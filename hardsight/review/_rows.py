@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 SUSPECT = "suspect"  # the order of the queue, which is not a column
 _KEPT = 8  # cached orders, 4 MB each for a million rows
 _QUANTILES = 1000
+_MEASURED = 200_000  # rows that quantiles are taken from
+_FEW = 500  # ids that are read one by one
 _MOST_TEXT, _MOST_POINTS = 200, 400  # letters of a filter, corners of a lasso
 MAP_SIDE = 512  # cells of the map, and so the precision of a lasso
 _ANGLE, _NORM = "target_angle", "feature_norm"
@@ -181,7 +183,11 @@ class Rows:
                     # kept as arrow: a million strings of Python would take three times the memory
                     column = opened.read(["id"]).column("id")
                 self._ids = column.combine_chunks() if column.num_chunks > 1 else column
-        taken = self._ids.take(row_numbers(rows)).to_pylist()
+        # take() would import pyarrow.compute, which takes 50 ms of the first screen
+        if len(rows) <= _FEW:
+            taken = [self._ids[row].as_py() for row in rows.tolist()]
+        else:
+            taken = self._ids.take(row_numbers(rows)).to_pylist()
         return ["" if text is None else str(text) for text in taken]
 
     def value(self, name: str, row: int) -> float | None:
@@ -194,10 +200,17 @@ class Rows:
         return int(self.table.column("fold")[row]) if "fold" in self.table.columns else 0
 
     def percentile(self, name: str, value: float) -> float:
-        """Share of all rows whose score is smaller, in steps of a thousandth."""
+        """Share of all rows whose score is smaller, in steps of a thousandth.
+
+        In a large table this is the share among some of the rows, which differs by about a
+        thousandth.
+        """
         quantiles = self._quantiles.get(name)
         if quantiles is None:
-            values = self.table.column(name).astype(np.float32)
+            values = self.table.column(name)
+            if len(values) > _MEASURED:  # by chance: evenly spaced rows may be alike in some way
+                values = values[np.random.default_rng(0).integers(0, len(values), _MEASURED)]
+            values = values.astype(np.float32)
             values = values[np.isfinite(values)]
             steps = np.linspace(0, len(values) - 1, _QUANTILES + 1).round().astype(np.int64)
             quantiles = np.sort(values)[steps] if len(values) else np.zeros(1, np.float32)

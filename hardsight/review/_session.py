@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,10 +44,7 @@ MOST_PICTURES = 64  # in one answer
 _MOST_ITEMS, _MOST_ROWS = 24, 400  # in one answer for the queue and for the grid
 _NEAREST, _SIMILAR = 5, 5  # classes and examples that are shown beside an example
 _OWN_ANGLE, _SUSPICION = "target_angle", "suspicion"
-_NO_ANGLES = (
-    "A tracked training stores no angles to the classes. To see the nearest ones, run "
-    "`hardsight score` with the trained model and review that run"
-)
+_NO_ANGLES = "This run has no angles to the classes. To see the nearest ones, run `{}` and review"
 _AHEAD = 3  # maps that are made before they are needed
 _MOST_CHOSEN = 100_000  # rows that a request may list one by one
 _LONGEST_NAME = 40
@@ -153,8 +151,9 @@ class Session:
             ],
             "sortable": [SUSPECT, *rows.sortable()],
             "pairs": rows.pairs(),
-            "map": rows.map_cells()[1] | {"side": MAP_SIDE} if rows.has_map else None,
+            "map": {"side": MAP_SIDE} if rows.has_map else None,
             "has_similar": bool(self.neighbours),
+            "has_nearest": bool(self.neighbours.has_classes or self.near_classes),
             "nearest_note": self._nearest_note(),
             "share_note": rows.suspects.share_note,
             "reviewer": _user(),
@@ -365,13 +364,25 @@ class Session:
         if known:
             return ""
         if _OWN_ANGLE not in self.table.columns:
-            is_tracked = _SUSPICION in self.table.columns
-            return _NO_ANGLES if is_tracked else ""
+            return self._scoring_note() if _SUSPICION in self.table.columns else ""
         # worded for any run: stored embeddings have no model to score with again
         return (
             "`hardsight score` stores the names of the nearest classes if it runs a model, and "
             "similar examples if it has --keep-embeddings"
         )
+
+    def _scoring_note(self) -> str:
+        """The command that gets the angles of a tracked training, as exactly as it is known."""
+        assert self.table.path is not None
+        run, about = self.table.path.parent, self.table.metadata.get("data") or {}
+        if not (run / "model.json").is_file() or not isinstance(about.get("spec"), str):
+            return _NO_ANGLES.format("hardsight score") + " its result"
+        words = ["hardsight", "score", "--model", os.fspath(run), "--data", about["spec"]]
+        for key in ("split", "text_column", "label_column", "image_column"):
+            words += [f"--{key.replace('_', '-')}", str(about[key])] if about.get(key) else []
+        scores = f"{run}-scores"
+        words += ["--sample", "in-sample", "--out", scores]
+        return _NO_ANGLES.format(shlex.join(words)) + f" {scores}"
 
     def _scores(self, row: int) -> list[list[Any]]:
         scores = []

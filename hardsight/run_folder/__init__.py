@@ -39,6 +39,8 @@ from hardsight.run_folder._folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder._folder import HISTORIES as HISTORIES
 from hardsight.run_folder._folder import MAPS as MAPS
 from hardsight.run_folder._folder import NEAREST as NEAREST
+from hardsight.run_folder._folder import NEAREST_CLASSES as NEAREST_CLASSES
+from hardsight.run_folder._folder import NEAREST_COUNT as NEAREST_COUNT
 from hardsight.run_folder._folder import NEIGHBOURS as NEIGHBOURS
 from hardsight.run_folder._folder import PSEUDO_LABELS as PSEUDO_LABELS
 from hardsight.run_folder._folder import SCORE as SCORE

@@ -70,6 +70,8 @@ EMBEDDINGS = "embeddings"  # a folder of arrays, one for each shard of the table
 CLASS_WEIGHTS = "class_weights.npy"  # in EMBEDDINGS: weights of the head, a row for each class
 NEIGHBOURS = "neighbours.parquet"  # of every example, by these embeddings
 NEAREST = "nearest.parquet"  # nearest classes of the examples whose label is in doubt
+NEAREST_COUNT = 5  # classes that it names for each of them
+NEAREST_CLASSES = 4096  # with more classes, finding the nearest would cost as much as scoring
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
 HELD_OUT = "held-out"  # name of that folder for the held-out examples of a training run
@@ -134,7 +136,7 @@ SCORE = RunKind(
 TRAIN = RunKind(
     "train", "training run", "hardsight train",
     ("recipe.json", "result.json", "metrics.csv", "model.json", "model.safetensors", "checkpoints",
-     "tensorboard", TRACKED, "outputs", "measured", HISTORIES, DYNAMICS, THUMBNAILS,
+     "tensorboard", TRACKED, "outputs", "measured", HISTORIES, DYNAMICS, THUMBNAILS, NEAREST,
      MAPS, "report.html"),
     "result.json", "recipe.json", ("config", "data_fingerprint"),
     is_alone=True, progress=("checkpoints/last.ckpt", "checkpoints/previous.ckpt"),

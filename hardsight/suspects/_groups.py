@@ -53,7 +53,7 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
         :func:`hardsight.suspects.twins_of`.
     """
     label_share, rival_share = probabilities(rows)
-    usual = usual_probabilities(rows)
+    usual = _means(label_share, rows.label)
     usual_label, usual_rival = _of(usual, rows.label), _of(usual, rows.rival)
     either = np.fmin(usual_label, usual_rival)  # fmin: one of them may not be known
     better = np.maximum(label_share, rival_share)
@@ -61,7 +61,8 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
     with np.errstate(invalid="ignore"):
         is_clear = (rows.margin < 0) & (odds < -_TWICE)
         # not "more than": a rival whose usual probability is not known still counts
-        is_doubted = is_sure(rows) | (is_clear & ~(rival_share <= usual_rival / 2))
+        is_sure = (rows.margin < 0) & ~(rival_share < usual_rival)
+        is_doubted = is_sure | (is_clear & ~(rival_share <= usual_rival / 2))
         is_unlike = (better < either / 2) & (better < 1 - label_share - rival_share)
         rules = [
             is_doubted & ~_mistaken(chance),
@@ -81,30 +82,45 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
     return np.where(np.isnan(rows.margin), without_duel, group).astype(np.int8)
 
 
-def is_sure(rows: Rows) -> NDArray[np.bool_]:
-    """Rows whose rival leads, and is as probable as is usual for its own examples."""
-    _, rival_share = probabilities(rows)
-    usual_rival = _of(usual_probabilities(rows), rows.rival)
-    with np.errstate(invalid="ignore"):
-        # not "at least": an unusual rival whose usual probability is not known still counts
-        sure: NDArray[np.bool_] = (rows.margin < 0) & ~(rival_share < usual_rival)
-    return sure
+def is_sure(rows: Rows, usual: NDArray[np.float32], row: int) -> bool:
+    """Whether the rival of a row leads, and is as probable as is usual for its own examples.
+
+    Args:
+        rows: what the evidence says.
+        usual: the result of :func:`usual_probabilities`.
+        row: the row.
+    """
+    rival = int(rows.rival[row])
+    known = float(usual[rival]) if 0 <= rival < len(usual) else np.nan
+    margin, share = float(rows.margin[row]), float(rows.rival_probability(row))
+    if np.isnan(share):  # without probabilities: the rival's part if only it and the label compete
+        share = float(1 / (1 + np.exp(np.clip(margin, -80, 80))))
+    # not "at least": an unusual rival whose usual probability is not known still counts
+    return margin < 0 and not share < known
 
 
 def usual_probabilities(rows: Rows) -> NDArray[np.float32]:
     """Mean probability of each class among the examples with that label; NaN without examples."""
-    share, _ = probabilities(rows)
+    return _means(1 - rows.duel() if _has_no_shares(rows) else rows.probability, rows.label)
+
+
+def _means(share: NDArray[np.float32], label: NDArray[np.int32]) -> NDArray[np.float32]:
     told = ~np.isnan(share)
-    labels = rows.label[told]
-    counts = np.bincount(labels)
-    sums = np.bincount(labels, share[told])
+    if not told.all():
+        share, label = share[told], label[told]
+    counts = np.bincount(label)
+    sums = np.bincount(label, share)
     with np.errstate(invalid="ignore"):
         return (sums / counts).astype(np.float32)
 
 
+def _has_no_shares(rows: Rows) -> bool:
+    return bool(np.isnan(rows.probability).all())
+
+
 def probabilities(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Probabilities of label and rival; without them, their shares if only these two compete."""
-    if np.isnan(rows.probability).all():
+    if _has_no_shares(rows):
         duel = rows.duel()
         return 1 - duel, duel
     return rows.probability, rows.rival_probability()

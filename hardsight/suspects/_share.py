@@ -49,12 +49,15 @@ if TYPE_CHECKING:
 
 _MOST_CONTRADICTED = 0.5  # share of labels; above it, estimates were measured to be too high
 LEAST_ROWS = 200  # fewer rows say nothing about a share of a few percent
-# A class with fewer rows, or beyond this number of classes, is pooled with the others.
-_CLASS_ROWS, _MOST_CLASSES = 100, 2000
+# A class with fewer rows, or beyond this number of classes, is pooled with the others. If some
+# classes have many wrong labels, the model is less sure of them, and one curve for all classes
+# takes their disagreements for mistakes of an unsure model.
+_CLASS_ROWS, _MOST_CLASSES = 20, 2000
+_HELD_OUT, _HELD_OUT_IN_ALL = 50, 500  # of each class, and in all, that tracked training needs
 _LOW, _HIGH, _BINS = -8.0, 14.0, 128  # range and bins of the confidence, in log-odds
 # Starting points: log-odds of eta, a, and the logarithm of b.
 _STARTS = ((-6.0, 1.0, 0.0), (-6.0, 3.0, 0.0), (-2.0, 1.0, 0.0), (-2.0, 3.0, 0.0))
-_STEPS = 60
+_STEPS, _SMALL_STEP = 60, 1e-6
 _WEAK = np.array([10.0, 10.0, 2.0])  # standard deviation of the prior for all classes together
 _NEAR = np.array([3.0, 3.0, 1.0])  # standard deviation of a class around all of them
 _LEAST_SHARE = -6.0  # log-odds; a class may have errors even if the others have none
@@ -119,11 +122,11 @@ def _of_held_out(table: ScoreTable) -> Estimate:
         )
     at, rows = found
     judged = int(_judged(rows).sum())
-    needed = max(LEAST_ROWS, _CLASS_ROWS * len(np.unique(rows.label[rows.label >= 0])))
+    needed = max(_HELD_OUT_IN_ALL, _HELD_OUT * len(np.unique(rows.label[rows.label >= 0])))
     if judged < needed:
         return Estimate(
             why_not=f"{judged:,} examples were held out of training, and {needed:,} are needed, "
-            f"{_CLASS_ROWS} of each class; {advice}",
+            f"{_HELD_OUT} of each class and {_HELD_OUT_IN_ALL} in all; {advice}",
         )
     return Estimate(share=_placed(len(table), at, rows, [_IN_SHARE])[0], why_not=_too_sure(rows))
 
@@ -349,6 +352,8 @@ def _climbed(
             diagonal += 1 / spread**2
             diagonal += damping[:, None] * diagonal
             step = np.linalg.solve(fisher, score[..., None])[..., 0]
+            if not better.any() and np.abs(step).max() < _SMALL_STEP:
+                break
             tried = np.clip(found + np.clip(step, -2, 2), [-14, -30, -4], [4, 30, 4])
         better = loss < best_loss
         best[better], best_loss[better] = found[better], loss[better]

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hardsight.suspects._evidence import FOLDS, NONE, SEEN, TRACKED, UNSEEN, Evidence, Rows
-from hardsight.suspects._groups import AMBIGUOUS, DUPLICATE, HARD, UNLIKE, WRONG, is_sure
+from hardsight.suspects._groups import (
+    AMBIGUOUS,
+    DUPLICATE,
+    HARD,
+    UNLIKE,
+    WRONG,
+    is_sure,
+    usual_probabilities,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +53,7 @@ class Reason:
         self._table, self._classes, self._twins = table, table.classes, twins
         self._by = "" if evidence.by is None else table.about(evidence.by)["title"]
         self._place: NDArray[np.int32] | None = None
-        self._is_sure: NDArray[np.bool_] | None = None
+        self._usual: NDArray[np.float32] | None = None
 
     def __call__(self, row: int) -> str:
         words = [self._fact(row), self._doubt(row), self._ranked(row)]
@@ -108,9 +116,9 @@ class Reason:
         return ""
 
     def _sure_as_usual(self, row: int) -> bool:
-        if self._is_sure is None:
-            self._is_sure = is_sure(self._rows)
-        return bool(self._is_sure[row])
+        if self._usual is None:
+            self._usual = usual_probabilities(self._rows)
+        return is_sure(self._rows, self._usual, row)
 
     def _ranked(self, row: int) -> str:
         if self._evidence.kind == NONE or self._rows.label[row] < 0:

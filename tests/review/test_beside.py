@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import math
+import shlex
 import shutil
 
 import numpy as np
@@ -144,14 +145,59 @@ def test_the_app_says_how_to_get_the_nearest_classes_if_they_were_not_kept(run, 
     assert with_app().get("start").json()["nearest_note"] == ""
 
 
-def test_a_tracked_training_says_where_the_nearest_classes_are(tmp_path):
+def test_a_tracked_training_keeps_the_nearest_classes_of_its_suspects(tmp_path):
+    quiet = {"device": "cpu", "show_progress": False, "workers": 0}
+    done = hs.train(
+        "small_cnn", "builtin:digits", split="train", out=tmp_path / "run", epochs=2, track=True,
+        batch_size=128, thumbnails=0, **quiet,
+    )  # fmt: skip
+    # the same angles by another way
+    scored = hs.score(
+        done.model, "builtin:digits", split="train", scores=["avh", "target_angle"],
+        preprocessing=done.preprocessing, **quiet,
+    )  # fmt: skip
+    own = dict(zip(scored.column("index"), scored.column("target_angle"), strict=True))
+    rows = pq.read_table(tmp_path / "run" / "nearest.parquet").to_pylist()
+    kept = {row["index"]: row for row in rows}
+    table = done.dynamics
+    label = dict(zip(table.column("index"), table.column("label"), strict=True))
+    assert set(table.suspects(100)["index"]) <= set(kept)
+    for index, row in kept.items():
+        angles = dict(zip(row["classes"], row["angles"], strict=True))
+        np.testing.assert_allclose(angles[label[index]], own[index], atol=1e-4)
+        assert row["angles"] == sorted(row["angles"])
+    app = made.App(tmp_path / "run")
+    start, first = app.get("start").json(), int(table.suspects(1)["index"].iloc[0])
+    shown = [one["label"] for one in app.example(first).nearest]
+    app.close()
+    assert start["has_nearest"]
+    assert start["nearest_note"] == ""
+    assert shown == kept[first]["classes"]
+
+
+def tracked_run(folder):
+    """The table of a tracked training, which has no angles."""
     columns = {"suspicion": np.linspace(0, 1, 60, dtype=np.float32), **made.rows_of()}
     for name in ("avh", "target_angle", "angular_margin"):
         del columns[name]
-    app = made.App(made.save(tmp_path / "run", columns))
+    return made.save(folder, columns, data={"spec": "my photos", "split": None})
+
+
+def test_a_tracked_training_without_angles_says_how_to_get_the_nearest_classes(tmp_path):
+    run = tracked_run(tmp_path / "my run")
+    app = made.App(run)
     note = app.get("start").json()["nearest_note"]
     app.close()
-    assert note.startswith("A tracked training stores no angles to the classes")
+    assert "run `hardsight score` and review its result" in note
+    (tmp_path / "my run" / "model.json").write_text("{}")
+    app = made.App(run)
+    note = app.get("start").json()["nearest_note"]
+    app.close()
+    command = note.partition("`")[2].partition("`")[0]
+    words = shlex.split(command)
+    assert words[:4] == ["hardsight", "score", "--model", str(run)]
+    assert words[4:6] == ["--data", "my photos"]
+    assert note.endswith(f"review {run}-scores")
 
 
 def test_a_class_is_named_as_the_nearest_only_if_the_angles_say_so(tmp_path):

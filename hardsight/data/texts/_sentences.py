@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hardsight.data.source import InputKind, Parts, Spread
 from hardsight.data.texts._tokens import (
@@ -182,6 +181,9 @@ class TargetTokens(Sentences):
 
     def spread(self, contents: list[Any]) -> Spread:
         """Return one row for each predicted token."""
+        # here, because it takes 50 ms, and the review app loads this package for its first picture
+        import pyarrow.compute as pc
+
         counts = self._counts(contents)
         numbers = np.repeat([one.number for one in contents], counts)
         positions = _ranges(np.array([one.first for one in contents]), counts)

@@ -446,7 +446,6 @@ export class Grid {
 
   mapPanel() {
     const { side } = shared.about.map;
-    const about = shared.about.map;
     const drawn = svg("polygon", { class: "lasso", points: (this.values.lasso ?? "").replace(/(\d+),(\d+),?/g, "$1,$2 ") });
     const image = h("img", { alt: "Map of all examples that match the filter: angle to their class from left to right, length of their features from bottom to top", draggable: "false" });
     const surface = h("div", { class: "map" }, image, svg("svg", { viewBox: `0 0 ${side} ${side}`, "aria-hidden": "true" }, drawn));
@@ -475,12 +474,16 @@ export class Grid {
       if (kept.length >= 3) this.set({ lasso: kept.flat().join(",") });
     });
     const shown = { ...this.values, lasso: "" };
-    const load = () => getBlob("map", shown, this.stop.signal).then((blob) => { image.src = URL.createObjectURL(blob); }).catch(() => {});
+    const axes = h("p", { class: "soft" });
+    const load = () => Promise.all([getBlob("map", shown, this.stop.signal), get("axes", {}, this.stop.signal)]).then(([blob, ends]) => {
+      image.src = URL.createObjectURL(blob);
+      put(axes, `Left to right: angle to the labelled class, from ${Math.round(ends.angle_low)}° to ${Math.round(ends.angle_high)}°. Bottom to top: length of the features, from ${number(Math.exp(ends.norm_low))} to ${number(Math.exp(ends.norm_high))}. Orange: the model predicts another class.`);
+    }).catch(() => {});
     const panel = h("details", { class: "map-panel", open: Boolean(this.values.lasso), ontoggle: (event) => { if (event.target.open && !image.src) load(); this.laidOut(); } },
       h("summary", {}, "Map: angle and norm"),
       h("div", { class: "map-box" }, surface,
         h("div", {},
-          h("p", { class: "soft" }, `Left to right: angle to the labelled class, from ${Math.round(about.angle_low)}° to ${Math.round(about.angle_high)}°. Bottom to top: length of the features, from ${number(Math.exp(about.norm_low))} to ${number(Math.exp(about.norm_high))}. Orange: the model predicts another class.`),
+          axes,
           h("p", {}, "Draw around a region to see its examples."),
           this.values.lasso ? h("button", { type: "button", onclick: () => this.set({ lasso: "" }) }, "clear the region") : null)));
     if (panel.open) load();

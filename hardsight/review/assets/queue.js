@@ -176,6 +176,7 @@ export class Queue {
       note ? h("p", { class: "missing-note" }, note) : null,
       item.nearest.length ? angleDiagram(item.nearest, item.label) : null,
       shared.about.nearest_note ? h("p", { class: "soft hint" }, shared.about.nearest_note, ".") : null,
+      shared.about.has_nearest && !item.nearest.length ? h("p", { class: "soft hint" }, "The nearest classes are stored only for the examples whose label is most in doubt.") : null,
       shared.about.has_similar ? this.similar(item) : null,
       this.map(item),
       path ? h("figure", {}, path, h("figcaption", { class: "soft" }, "Probability of the label through training")) : null,
@@ -189,7 +190,9 @@ export class Queue {
   share(item) {
     const note = shared.about.share_note;
     const rounded = Math.round(10 * item.error_share);
-    return h("p", { class: "soft" }, note ? `At most about ${rounded} of 10 such labels are wrong, probably fewer: ${note}.` : `About ${rounded} of 10 such labels are wrong.`);
+    const few = rounded === 0 ? "Fewer than 1 of 20 such labels is wrong." : null;
+    const about = rounded === 10 ? "Nearly all such labels are wrong." : `About ${rounded} of 10 such labels are wrong.`;
+    return h("p", { class: "soft" }, few ?? (note ? `At most about ${rounded} of 10 such labels are wrong, probably fewer: ${note}.` : about));
   }
 
   similar(item) {

@@ -43,7 +43,15 @@ from hardsight.run.loop import (
     progress,
 )
 from hardsight.run.score._neighbours import StoredVectors, keep_neighbours
-from hardsight.run_folder import NEAREST, SCORE, Manifest, row_groups, values_digest
+from hardsight.run_folder import (
+    NEAREST,
+    NEAREST_CLASSES,
+    NEAREST_COUNT,
+    SCORE,
+    Manifest,
+    row_groups,
+    values_digest,
+)
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 from hardsight.table import (
     KEY_COLUMNS,
@@ -66,8 +74,6 @@ _NOTICED = "noticed "  # prefix of shard columns that the table reports as count
 _BY_BIAS = "decided_by_bias"  # a shard column that the table reports as a share
 # shard columns that become a file beside the table, for whoever decides about a label
 _CLASSES, _ANGLES = "nearest classes", "nearest angles"
-_NEAREST_COUNT = 5
-_FEW_CLASSES = 4096  # with more classes, finding the nearest would cost as much as scoring
 _SURE = 0.9  # a label with at least this probability is not in doubt: no nearest classes are kept
 _READ_AT_ONCE = 1 << 14  # rows of a group; to look at one example, a whole group is read
 # options that say how a table of examples is read
@@ -257,7 +263,7 @@ class ModelScorer(Scorer):
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
         self._names_nearest = (
             names_nearest and self.head is not None and not self._by_head
-            and self.num_classes <= _FEW_CLASSES
+            and self.num_classes <= NEAREST_CLASSES
         )  # fmt: skip
 
     def _whole_heads(self, head: Head) -> tuple[TiledHead, TiledHead | None]:
@@ -330,7 +336,7 @@ class ModelScorer(Scorer):
         if not self._names_nearest or passed.embeddings is None or summaries.targets is None:
             return {}
         assert self.tiled is not None
-        classes, angles = self.tiled.nearest(passed.embeddings.to(self.device), _NEAREST_COUNT)
+        classes, angles = self.tiled.nearest(passed.embeddings.to(self.device), NEAREST_COUNT)
         in_doubt = summaries.targets.log_prob < math.log(_SURE)
         return {
             _CLASSES: torch.where(in_doubt[:, None], classes, -1).int(),

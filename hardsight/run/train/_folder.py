@@ -14,18 +14,26 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from torch import nn
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from hardsight._checks import versions, warn
 from hardsight.config import defaults_of
 from hardsight.errors import RunMismatchError
+from hardsight.heads import watch
 from hardsight.models import MODELS, LoadedModel
-from hardsight.run.loop import pictures
+from hardsight.run.loop import chosen_workers, pictures
+from hardsight.run.train._batches import EvaluationBatches, Pixels
 from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._data import PartOfData, Sources, is_first_process
 from hardsight.run.train._images import Decoded
+from hardsight.run.train._ranks import Shard
 from hardsight.run_folder import (
     AGAIN,
+    NEAREST,
+    NEAREST_CLASSES,
+    NEAREST_COUNT,
     TRAIN,
     FirstOutputs,
     Manifest,
@@ -34,10 +42,12 @@ from hardsight.run_folder import (
     write_parquet,
     writing,
 )
+from hardsight.scores import TiledHead
 from hardsight.table import (
     DYNAMICS,
     HELD_OUT,
     HISTORIES,
+    SUSPICION,
     THUMBNAILS,
     TRACKED,
     ScoreTable,
@@ -56,6 +66,10 @@ MAY_CHANGE = (
 )  # fmt: skip
 _OWN_WEIGHTS = "weights to start from"
 _PACKAGES = ("timm:", "torchvision:", "hf:")
+_IN_DOUBT = 0.1  # suspicion; below it, the label had nine tenths of the duel with its rival
+# Nearest classes take a forward pass over their examples: for a tenth of the data, about a
+# thirtieth of an epoch of training. In a small run all examples in doubt get theirs.
+_SHARE_NAMED, _ALWAYS_NAMED = 0.1, 2000
 
 
 @contextmanager
@@ -333,6 +347,101 @@ def kept_dynamics(
         run.write_side_file(THUMBNAILS, small)
     run.write_side_file(DYNAMICS, named.to_arrow())
     return read_table(run.folder / DYNAMICS)
+
+
+@torch.inference_mode()
+def keep_nearest(
+    dynamics: ScoreTable,
+    model: nn.Module,
+    layer: nn.Module,
+    *,
+    sources: Sources,
+    pixels: Pixels,
+    config: TrainConfig,
+) -> None:
+    """Write the classes that are nearest by angle to the most suspect examples.
+
+    Training records only the angle to the label, because the angles to all classes in every epoch
+    would be large. The angles here are those of the selected model, without augmentation.
+
+    Args:
+        dynamics: the summaries of all training examples.
+        model: the selected model.
+        layer: its head.
+        sources: the data of the run.
+        pixels: how inputs are prepared, and the device.
+        config: the recipe.
+    """
+    index = _in_doubt(dynamics)
+    if sources.order is None or len(sources.order.names) > NEAREST_CLASSES or not len(index):
+        return
+    train = sources.train
+    places = [train.source.position_of(number) for number in index.tolist()]
+    data = Decoded(train.source, train.how, places, kept=train.kept)
+    batches = EvaluationBatches(
+        data, pixels, batch_size=max(256, config.batch_size), shard=Shard(),
+        workers=chosen_workers(config.workers, length=len(data)),
+    )  # fmt: skip
+    found: list[tuple[Tensor, Tensor]] = []
+    numbers: list[Tensor] = []
+    seen: list[tuple[Tensor, Tensor]] = []
+    hook = watch(layer, lambda embeddings, _, weights: seen.append((embeddings, weights)))
+    try:
+        model.to(pixels.device).eval()
+        for batch in batches:
+            seen.clear()
+            model(batch.inputs)
+            # a model may call its head not at all in evaluation, or for several views of an input
+            if len(seen) == 1 and len(seen[0][0]) == len(batch.labels):
+                numbers.append(batch.index.cpu())
+                found.append(_nearest_with_label(*seen[0], batch.labels))
+    finally:
+        hook.remove()
+    if found:
+        classes, angles = (
+            torch.cat([part.cpu() for part in parts]) for parts in zip(*found, strict=True)
+        )
+        RunFolder(config.out).write_side_file(
+            NEAREST, _as_rows(torch.cat(numbers), classes, angles)
+        )
+
+
+def _in_doubt(dynamics: ScoreTable) -> NDArray[np.int64]:
+    """The index of the most suspect examples, in the order of the table."""
+    suspicion = dynamics.column(SUSPICION)
+    differs = dynamics.column("prediction") != dynamics.column("label")
+    in_doubt = np.flatnonzero((suspicion >= _IN_DOUBT) | differs)
+    most = max(_ALWAYS_NAMED, int(_SHARE_NAMED * len(dynamics)))
+    chosen = in_doubt[np.argsort(-suspicion[in_doubt], kind="stable")[:most]]
+    index: NDArray[np.int64] = dynamics.column("index")[np.sort(chosen)]
+    return index
+
+
+def _nearest_with_label(
+    embeddings: Tensor, class_weights: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The nearest classes and their angles, with the label as the last if it is farther away."""
+    head = TiledHead(class_weights, parts=("angles",))
+    classes, angles = head.nearest(embeddings, NEAREST_COUNT)
+    own = head.summaries(embeddings, labels).angles
+    assert own is not None
+    is_missing = (classes[:, 0] >= 0) & (classes != labels[:, None]).all(dim=1)
+    classes[:, -1] = torch.where(is_missing, labels, classes[:, -1])
+    angles[:, -1] = torch.where(is_missing, own.target.to(angles.dtype), angles[:, -1])
+    return classes, angles
+
+
+def _as_rows(index: Tensor, classes: Tensor, angles: Tensor) -> pa.Table:
+    """The rows of the file; examples whose embedding has no direction are left out."""
+    known = classes[:, 0] >= 0
+    lists = (
+        pa.FixedSizeListArray.from_arrays(
+            pa.array(values[known].flatten().numpy()), values.shape[1]
+        )
+        for values in (classes.int(), angles.float())
+    )
+    names = ["index", "classes", "angles"]
+    return pa.table([pa.array(index[known].numpy()), *lists], names=names)
 
 
 def _summaries(trackers: Trackers) -> ScoreTable:

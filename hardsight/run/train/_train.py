@@ -68,6 +68,7 @@ from hardsight.run.train._folder import (
     RESULT,
     Trackers,
     claimed_run,
+    keep_nearest,
     kept_dynamics,
     next_step,
     prepare,
@@ -515,6 +516,9 @@ def _run(pl: Any, run: RunFolder, task: _Task) -> TrainResult:
     dynamics = None
     if trackers is not None and is_first:
         dynamics = kept_dynamics(trackers, config, sources, task.show)
+        assert task.head is not None
+        layer = model.get_submodule(task.head.name)
+        keep_nearest(dynamics, model, layer, sources=sources, pixels=pixels, config=config)
     model.cpu()
     result = _result(
         run.folder, task, history=recorder.rows, best_epoch=recorder.best, test=test,
