@@ -30,7 +30,7 @@ See = Callable[[Tensor, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ModuleCall:
     """A call of the module at which embeddings are read.
 
     Attributes:
@@ -49,7 +49,7 @@ class _Recorder:
 
     def __init__(self, reading: Reading, width: int, *, at_head: bool = True) -> None:
         self._reading, self._width, self._at_head = reading, width, at_head
-        self._calls: dict[torch.device, list[_Seen | None]] = {}
+        self._calls: dict[torch.device, list[_ModuleCall | None]] = {}
 
     def clear(self) -> None:
         self._calls.clear()
@@ -70,9 +70,9 @@ class _Recorder:
         if tokens is None:
             calls.append(None)
             return
-        calls.append(_Seen(tokens, made, out.dtype if isinstance(out, Tensor) else None))
+        calls.append(_ModuleCall(tokens, made, out.dtype if isinstance(out, Tensor) else None))
 
-    def seen(self, devices: list[torch.device]) -> _Seen | None:
+    def seen(self, devices: list[torch.device]) -> _ModuleCall | None:
         """The call that makes the logits, joined over replicas; ``None`` if there was no call."""
         # in the order of the model's replicas; a model on one device has a single entry
         order = [device for device in devices if device in self._calls] or list(self._calls)
@@ -87,7 +87,7 @@ class _Recorder:
             return calls[0]
         # outputs are compared with the logits only if every replica has them
         made = [call.made for call in calls if call.made is not None]
-        return _Seen(
+        return _ModuleCall(
             torch.cat([call.tokens.to(order[0]) for call in calls]),
             torch.cat([output.to(order[0]) for output in made])
             if len(made) == len(calls)

@@ -167,7 +167,7 @@ def load_model(
         >>> load_model("amc13:width=0.5").options
         {'width': 0.5}
     """
-    wanted = _Wanted(
+    wanted = _LoadOptions(
         dict(options or {}), dict(if_taken or {}), num_classes, preprocessing, trust_remote_code,
         task,
     )  # fmt: skip
@@ -201,7 +201,7 @@ def _refuse_pickle(spec: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _LoadOptions:
     """The arguments of :func:`load_model` besides the name."""
 
     options: dict[str, Any]
@@ -212,7 +212,7 @@ class _Wanted:
     task: str = "classify"
 
 
-def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> LoadedModel:
+def _built(spec: str | nn.Module, pretrained: str | None, wanted: _LoadOptions) -> LoadedModel:
     """Build the model, with the weights that come with it."""
     options, num_classes, how = wanted.options, wanted.num_classes, wanted.preprocessing
     if isinstance(spec, nn.Module):
@@ -287,7 +287,7 @@ def _with_weights(
 
 
 def _as_described(
-    spec: str | nn.Module, file: str | os.PathLike[str], described: Described, wanted: _Wanted
+    spec: str | nn.Module, file: str | os.PathLike[str], described: Described, wanted: _LoadOptions
 ) -> LoadedModel:
     """Return a model with weights that ``hardsight train`` wrote, built as it was trained."""
     stored = described.model
@@ -306,7 +306,7 @@ def _as_described(
 
 
 def _from_folder(
-    folder: Path, weights: str | os.PathLike[str] | None, wanted: _Wanted
+    folder: Path, weights: str | os.PathLike[str] | None, wanted: _LoadOptions
 ) -> LoadedModel:
     """Return a model that ``hardsight train`` wrote, with the preprocessing of its training."""
     # a downloaded folder must not be able to run its own code, so only these may be built unasked
@@ -323,7 +323,7 @@ def _from_folder(
     how = wanted.preprocessing or stored.preprocessing
     # training gave a language model a head with as many classes as the training data
     new = {"num_classes": len(stored.classes)} if spec.startswith("hf:") else {}
-    built = _Wanted({**own, **stored.options}, new, None, how, wanted.trust_remote_code)
+    built = _LoadOptions({**own, **stored.options}, new, None, how, wanted.trust_remote_code)
     loaded = _with_weights(
         _built(spec, None, built),
         folder / WEIGHTS if weights is None else weights,

@@ -31,7 +31,7 @@ _LONGEST_PROBLEM = 600
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MapRequest:
     """An example whose map is requested.
 
     Attributes:
@@ -89,7 +89,7 @@ class Explainer:
         }
         self._problem = "" if data else "the data of the run is not known; name it with --data"
         self._problems: dict[int, str] = {}
-        self._waiting: dict[int, Wanted] = {}  # the next one last
+        self._waiting: dict[int, MapRequest] = {}  # the next one last
         self._change = threading.Condition()
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
@@ -97,7 +97,7 @@ class Explainer:
         self._kept: KeptBytes | None = None
         self._last: dict[int, Explained] = {}  # also if the folder of the run cannot be written
 
-    def of(self, wanted: Wanted, ahead: Sequence[Wanted] = ()) -> Explained:
+    def of(self, wanted: MapRequest, ahead: Sequence[MapRequest] = ()) -> Explained:
         """The map of an example if it is there; requests it and the maps of the next examples.
 
         This never waits: for a map that is not finished, both picture and problem are empty.
@@ -130,7 +130,7 @@ class Explainer:
 
     # ------------------------------------------------------------------------------ what is kept
 
-    def _known(self, wanted: Wanted) -> Explained | None:
+    def _known(self, wanted: MapRequest) -> Explained | None:
         problem = self._problems.get(wanted.index)
         return Explained(problem=problem) if problem else self._read(wanted.index)
 
@@ -159,7 +159,7 @@ class Explainer:
 
     # ------------------------------------------------------------------------------ the process
 
-    def _want(self, missing: Sequence[Wanted]) -> None:
+    def _want(self, missing: Sequence[MapRequest]) -> None:
         with self._change:
             if self._is_closed:
                 return
@@ -206,7 +206,7 @@ class Explainer:
             )  # fmt: skip
         self._problem = str(self._answer(self._asked).get("problem") or "")[:_LONGEST_PROBLEM]
 
-    def _make(self, wanted: Wanted) -> None:
+    def _make(self, wanted: MapRequest) -> None:
         answer = self._answer(vars(wanted))
         try:
             picture = base64.b64decode(answer["map"], validate=True)

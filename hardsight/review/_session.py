@@ -14,7 +14,7 @@ import numpy as np
 from hardsight.errors import OptionError, TableError
 from hardsight.review._curves import Curves
 from hardsight.review._dashboard import dashboard
-from hardsight.review._explained import Explainer, Wanted
+from hardsight.review._explained import Explainer, MapRequest
 from hardsight.review._maps import Maps
 from hardsight.review._neighbours import NearestClasses, Neighbours
 from hardsight.review._pictures import MAP, SIZES, Pictures, Shown, shown_again
@@ -244,9 +244,9 @@ class Session:
         state = "there" if known.picture else "none" if known.problem else "pending"
         return {"state": state, "prediction": known.prediction, "note": known.problem}
 
-    def _wanted(self, index: int) -> Wanted:
+    def _wanted(self, index: int) -> MapRequest:
         row = self._row(index)
-        return Wanted(index, self.rows.ids(np.array([row]))[0], self.rows.fold(row))
+        return MapRequest(index, self.rows.ids(np.array([row]))[0], self.rows.fold(row))
 
     def grid(
         self, view: View, reviewer: str, *, state: str, start: int, count: int

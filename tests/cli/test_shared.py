@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from inspect import signature
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -279,9 +280,20 @@ def test_progress_can_be_turned_off_for_all(monkeypatch, capsys):
     assert shown(show=True)  # who asks for a bar gets it
 
 
-def test_a_log_has_a_line_of_progress_every_half_minute(monkeypatch, caplog):
+@pytest.fixture
+def log():
+    """What is logged meanwhile, of the level INFO and above."""
+    logger, kept = logging.getLogger("hardsight"), BufferingHandler(capacity=1000)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(kept)
+    yield kept
+    logger.removeHandler(kept)
+    logger.setLevel(level)
+
+
+def test_a_log_has_a_line_of_progress_every_half_minute(monkeypatch, log):
     monkeypatch.delenv("HARDSIGHT_PROGRESS", raising=False)
-    caplog.set_level(logging.INFO, "hardsight")
 
     def lines(**named):
         clock = iter([0, 10, 31, 40])
@@ -290,8 +302,8 @@ def test_a_log_has_a_line_of_progress_every_half_minute(monkeypatch, caplog):
             with progress("scoring", total=4000, **named) as advance:
                 for units in (1000, 200, 0):
                     advance(units)
-        said = [record.getMessage() for record in caplog.records]
-        caplog.clear()
+        said = [record.getMessage() for record in log.buffer]
+        log.flush()
         return said
 
     assert lines() == ["scoring: 1,200 of 4,000"]

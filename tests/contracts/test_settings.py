@@ -81,10 +81,13 @@ def test_an_editor_shows_the_settings_there_are_with_their_types(made, shown):
     assert shown.__required_keys__ == required
 
 
-def test_what_score_was_asked_for_has_the_types_of_its_signature():
-    tree = ast.parse((Path(hardsight.__file__).parent / "run/score/_asked.py").read_text("utf-8"))
-    asked = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Asked")
-    fields = [field for field in asked.body if isinstance(field, ast.AnnAssign)]
+def test_the_arguments_of_score_have_the_types_of_its_signature():
+    file = Path(hardsight.__file__).parent / "run/score/_arguments.py"
+    classes = [
+        node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)
+    ]
+    (arguments,) = (node for node in classes if node.name == "ScoreArguments")
+    fields = [field for field in arguments.body if isinstance(field, ast.AnnAssign)]
     assert {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields} == {
         name: ast.unparse(ast.parse(parameter.annotation))
         for name, parameter in inspect.signature(score).parameters.items()

@@ -23,7 +23,7 @@ from hardsight.experiments.el import (
     foreign_images,
     loss_name,
 )
-from hardsight.experiments.lab import GOOD, Good
+from hardsight.experiments.lab import GOOD, GoodAccuracy
 from tests.experiments.conftest import ScriptedLab
 
 pytestmark = pytest.mark.usefixtures("without_bars")
@@ -119,7 +119,7 @@ def test_the_best_epoch_on_the_test_split_is_shown_and_decides_nothing(scripted)
 
 
 def test_a_network_below_its_known_accuracy_judges_nothing(tmp_path, monkeypatch):
-    monkeypatch.setitem(GOOD, "builtin:digits/small_cnn", Good(101.9, "made up"))
+    monkeypatch.setitem(GOOD, "builtin:digits/small_cnn", GoodAccuracy(101.9, "made up"))
     result = run_experiment(
         "el-table5", out=tmp_path, device="cpu", show_progress=False,
         overrides=("grey_epochs=1", "limit=150", "seeds=[0, 1]"),

@@ -164,13 +164,16 @@ def test_logits_must_have_one_row_per_example(two_layers):
 
 
 def test_replicas_on_several_devices_are_joined_in_the_order_of_the_batch():
-    from hardsight.heads._capture import _Recorder, _Seen
+    from hardsight.heads._capture import _ModuleCall, _Recorder
     from hardsight.heads._head import Reading
 
     recorder = _Recorder(Reading(), width=3)
     first, second = torch.ones(2, 1, 3), torch.zeros(1, 1, 3)
     cpu, meta = torch.device("cpu"), torch.device("meta")
-    recorder._calls = {meta: [_Seen(second, None, None)], cpu: [_Seen(first, None, None)]}
+    recorder._calls = {
+        meta: [_ModuleCall(second, None, None)],
+        cpu: [_ModuleCall(first, None, None)],
+    }
     torch.testing.assert_close(recorder.seen([cpu, meta]).tokens, torch.cat([first, second]))
     recorder._reading = Reading(call=1)
     assert recorder.seen([cpu, meta]) is None

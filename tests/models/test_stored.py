@@ -1,4 +1,5 @@
 import json
+from unittest import TestCase
 
 import pytest
 import torch
@@ -72,12 +73,12 @@ def weights_in(folder, place):
 
 
 @BESIDE
-def test_weights_are_used_as_the_description_beside_them_says(tmp_path, place, caplog):
+def test_weights_are_used_as_the_description_beside_them_says(tmp_path, place):
     net = written(tmp_path)
     file = weights_in(tmp_path, place)
-    with caplog.at_level("INFO", "hardsight"):
+    with TestCase().assertLogs("hardsight", "INFO") as log:
         loaded = load_model("amc13", weights=file)
-    assert f"model.json describes the weights {file}" in caplog.text
+    assert f"model.json describes the weights {file}" in "\n".join(log.output)
     images = torch.randn(2, 1, 16, 16)
     torch.testing.assert_close(loaded.model(images), net(images), rtol=0, atol=0)
     assert (loaded.preprocessing, loaded.classes) == (HOW, ("a", "b", "c"))

@@ -58,7 +58,7 @@ class TarSource(ExampleSource):
         label: str | None = None,
     ) -> None:
         self.spec, self._files = spec, list(files)
-        found = _Found()
+        found = _Headers()
         for number, file in enumerate(self._files):
             found.add(number, file, label)
         if not found.keys:
@@ -116,7 +116,7 @@ class TarSource(ExampleSource):
 
 
 @dataclass
-class _Found:
+class _Headers:
     """What the headers of the tar files say, with one entry per example in each list."""
 
     keys: list[str] = field(default_factory=list)
@@ -219,7 +219,7 @@ def _label(content: IO[bytes], member: tarfile.TarInfo, form: str, name: str, fi
         ) from err
 
 
-def _unique(found: _Found, files: Sequence[Path], spec: str) -> pa.Array:
+def _unique(found: _Headers, files: Sequence[Path], spec: str) -> pa.Array:
     """Return the names of the examples, made unique."""
     keys = [printable(key.encode("utf-8", "surrogateescape")) for key in found.keys]
     if len(set(keys)) < len(keys):

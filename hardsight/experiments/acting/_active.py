@@ -47,7 +47,7 @@ class Setting(recipes.Recipe):
         return tuple(self.begin + at * self.budget for at in range(self.rounds + 1))
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     """Accuracy by rule and number of labels; is a rule better than chance on the way?"""
     grid = kit.Grid.of(data["trials"], "rule", "labels")
     # the networks before the first question are the same ones

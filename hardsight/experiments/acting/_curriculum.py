@@ -43,7 +43,7 @@ class Setting(recipes.Recipe):
             raise ConfigError(f"expected orders among {', '.join(ORDERS)}, got {self.orders}")
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     """Accuracy by order and noise; is any order better than none?"""
     grid = kit.Grid.of(data["trials"], "order", "noise")
     table = grid.table(

@@ -51,7 +51,7 @@ class Setting(recipes.Recipe):
             raise ConfigError(f"expected rules among {', '.join(ADAPT_RULES)}, got {self.rules}")
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     """Accuracy by rule; does self-training help, and which rule helps most?"""
     grid = kit.Grid.of(data["trials"], "rule")
     table = grid.table(

@@ -58,7 +58,7 @@ class Setting(recipes.Recipe):
     people_epochs: int = 6
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     """What was found in each part, and whether it had to be."""
     tables, claims = [_made_table(data["made"])], _made_claims(setting, data["made"])
     if data["domains"]:

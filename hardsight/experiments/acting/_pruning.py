@@ -47,7 +47,7 @@ class Setting(recipes.Recipe):
             raise ConfigError(f"expected methods among {', '.join(METHODS)}, got {self.methods}")
 
 
-def asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     """Accuracy by share and method, and what the papers say about the ends."""
     grid = kit.Grid.of(data["trials"], "noise", "kept", "method")
     tables = [

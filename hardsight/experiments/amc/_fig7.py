@@ -43,7 +43,7 @@ class Setting(recipes.Recipe):
         return {margin: recipes.amc(self.weight, margin) for margin in self.margins_rad}
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     grid = kit.Grid.read(data, setting.seeds, "loss")
     weights = {loss.with_margin: weight for weight, loss in setting.by_weight.items()}
     best = grid.only(loss=weights).best("loss", "validation")

@@ -64,7 +64,7 @@ class Setting(recipes.Recipe):
     maps: int = 1000
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     features = kit.Grid.read(data["features"], setting.seeds, "place", "loss")
     maps = kit.Grid.read(data["maps"], setting.seeds, "loss")
     places = {

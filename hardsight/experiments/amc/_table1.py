@@ -35,7 +35,7 @@ class Setting(recipes.Recipe):
     grey_epochs: int = 4
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     grid = kit.Grid.read(data, setting.seeds, "dataset", "loss")
     gates = {
         name: setting.gate(name, grid.values("test", dataset=name, loss=recipes.CROSS_ENTROPY))

@@ -69,7 +69,7 @@ class Setting:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     speeds = kit.Grid.of(_speeds(setting, data["curves"]), "training", "curve")
     images = kit.Grid.read(data["images"], setting.seeds, "training", "images")
     planes = kit.Grid.read(data["planes"], setting.seeds, "network")

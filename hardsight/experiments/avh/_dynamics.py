@@ -56,7 +56,7 @@ def _setting(shared: models.ModelSetting, **more: int | str) -> DynamicsSetting:
     return DynamicsSetting(**values, **more)  # type: ignore[arg-type]
 
 
-def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     runs, digits = stored_runs(data)
     who = data["annotators"]
     gates, small = (

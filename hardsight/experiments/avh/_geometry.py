@@ -18,7 +18,7 @@ _TEN = (*COLOURS, "#1f1f1f", "#74b816")  # a colour for each class
 _MEANS = "Mean ± standard deviation over seeds"
 
 
-def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     tables = [
         _one_row(
             "An embedding of two dimensions (Figs. 2, 8)",

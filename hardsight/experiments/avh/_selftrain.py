@@ -100,7 +100,7 @@ _SMOKE = Setting(
 Runs = dict[tuple[str, int], AdaptResult]  # by pair and seed
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     classes = data["classes"]
     rows = (
         {"pair": pair, "rule": rule, "seed": seed}

@@ -97,7 +97,7 @@ class Setting:
         )
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     grid = kit.Grid.read(data, setting.seeds, "model", "loss", "domain")
     means = grid.mean_over("domain")
     by_domain = grid.frame.groupby(["model", "loss", "domain"])["test"].mean()

@@ -58,7 +58,7 @@ class Setting(recipes.Recipe):
         return start if self.blend_decay == 1 else f"{start}, times {self.blend_decay:g} every step"
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     bases = {base: data[base] for base in setting.bases}
     grid = kit.Grid.read(bases, setting.seeds, "base", "bonus")
     note = setting.note(data["lost"], "Differences are paired over seeds, with 95 % intervals.")

@@ -44,7 +44,7 @@ class Setting(recipes.Recipe):
     seeds: tuple[int, ...] = recipes.FIVE_SEEDS
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     grid = kit.Grid.read(data, setting.seeds, "loss")
     el = recipes.normal_or_last(grid.names("loss"))
     lost = {loss: part["lost"] for loss, part in data.items()}

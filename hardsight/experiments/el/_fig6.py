@@ -27,7 +27,7 @@ class Setting(recipes.Recipe):
     seeds: tuple[int, ...] = recipes.FIVE_SEEDS
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     tables, questions, gates = [], [], []
     for name, part in data.items():
         task, grid = Task.named(name), kit.Grid.read(part, setting.seeds, "loss")

@@ -85,7 +85,7 @@ class Setting(recipes.Recipe):
         )
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     task, lost = Task.named(setting.task), data["lost"]
     curves = _grid(setting, setting.kinds, data["curves"])
     rows = (

@@ -54,7 +54,7 @@ class Setting:
         return Task.named(self.task).title
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     grid = kit.Grid.read(data, setting.seeds, "loss")
     gate = Task.named(setting.task).gate(grid.values("accuracy", loss=_CE))
     rows = [

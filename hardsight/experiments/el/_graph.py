@@ -82,7 +82,7 @@ class Setting:
         return " and ".join(_title(name) for name in self.datasets)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     grid = kit.Grid.read(data, setting.seeds, "data", "loss")
     ends = [loss_name(end) for end in setting.log_ends]
     questions = [

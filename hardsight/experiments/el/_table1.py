@@ -47,7 +47,7 @@ class Setting(recipes.Recipe):
         return " LE is chosen in the same way." if len(self.log_ends) > 1 else ""
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     losses = {name: part["losses"] for name, part in data.items()}
     grid = kit.Grid.read(losses, setting.seeds, "task", "loss")
     chosen = {name: part["chosen_log_end"] for name, part in data.items()}

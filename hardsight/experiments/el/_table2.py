@@ -46,7 +46,7 @@ class Setting(recipes.Recipe):
     seeds: tuple[int, ...] = recipes.FIVE_SEEDS
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     sgd, adam = (
         kit.Grid.read(data[key], setting.seeds, "loss", "rate") for key in ("sgd", "adamw")
     )

@@ -73,7 +73,7 @@ class Setting(Recipe):
         return f"{what} begin after {self.defer_at:g} of the epochs"
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     tables, questions = [], []
     for name, part in data.items():
         title = Task.named(name).title

@@ -48,7 +48,7 @@ class Setting(recipes.Recipe):
     seeds: tuple[int, ...] = recipes.FIVE_SEEDS
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     tables, questions = [], []
     gates: dict[str, kit.Gate] = {}
     for pair, part in data.items():

@@ -31,7 +31,7 @@ class Setting(recipes.Recipe):
     factors: tuple[float, ...] = (1.0, 10.0)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     choice = f"How squared errors are averaged is {recipes.CHOICE}."
     tables, questions, gates = [], [], []
     for name, part in data.items():

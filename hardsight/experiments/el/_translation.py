@@ -117,7 +117,7 @@ def _with_smoothing(log_end: float | None) -> str:
 _CE = _with_smoothing(None)
 
 
-def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.Asked:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     grid = kit.Grid.read(data["losses"], setting.seeds, "loss")
     weak = _weakness(setting, grid)
     questions = [

@@ -13,7 +13,7 @@ from hardsight.experiments.lab._draw import seed_dots as seed_dots
 from hardsight.experiments.lab._gates import GOOD as GOOD
 from hardsight.experiments.lab._gates import SLACK as SLACK
 from hardsight.experiments.lab._gates import Gate as Gate
-from hardsight.experiments.lab._gates import Good as Good
+from hardsight.experiments.lab._gates import GoodAccuracy as GoodAccuracy
 from hardsight.experiments.lab._gates import below_chance as below_chance
 from hardsight.experiments.lab._gates import gated_claims as gated_claims
 from hardsight.experiments.lab._gates import networks_table as networks_table
@@ -28,8 +28,8 @@ from hardsight.experiments.lab._registry import DATASETS as DATASETS
 from hardsight.experiments.lab._registry import EXPERIMENTS as EXPERIMENTS
 from hardsight.experiments.lab._registry import SCALES as SCALES
 from hardsight.experiments.lab._registry import SHORT_NAMES as SHORT_NAMES
-from hardsight.experiments.lab._registry import Asked as Asked
 from hardsight.experiments.lab._registry import Experiment as Experiment
+from hardsight.experiments.lab._registry import TablesAndQuestions as TablesAndQuestions
 from hardsight.experiments.lab._registry import experiment as experiment
 from hardsight.experiments.lab._result import TOO_FEW as TOO_FEW
 from hardsight.experiments.lab._result import TOO_WEAK as TOO_WEAK

@@ -12,7 +12,7 @@ SLACK = 2.0  # points below a good recipe at which a network may still speak for
 
 
 @dataclass(frozen=True)
-class Good:
+class GoodAccuracy:
     """What a network reaches on a dataset with a good recipe and cross-entropy.
 
     Attributes:
@@ -26,32 +26,32 @@ class Good:
     stored: tuple[str, ...] = ()
 
 
-def _ours(accuracy: float, *stored: str) -> Good:
-    return Good(accuracy, f"the best run here: results/{stored[0]}", stored)
+def _ours(accuracy: float, *stored: str) -> GoodAccuracy:
+    return GoodAccuracy(accuracy, f"the best run here: results/{stored[0]}", stored)
 
 
 _UNSEEN = "Angular Visual Hardness, Table 5: CNN-10 with ImageNet weights, on unseen domains"
 # By DATASET/NETWORK. A narrower network (an option after a colon) stands for the whole one and is
 # asked for what that reaches.
 GOOD = {
-    "mnist/el_mnist": Good(99.42, "Encouraging Loss, Table 1"),
-    "mnist/el_attack": Good(98.69, "the published log of the attacks on Encouraging Loss"),
+    "mnist/el_mnist": GoodAccuracy(99.42, "Encouraging Loss, Table 1"),
+    "mnist/el_attack": GoodAccuracy(98.69, "the published log of the attacks on Encouraging Loss"),
     "mnist/small_cnn": _ours(99.12, "el-table1", "mnist/small_cnn", "losses", "CE", "test"),
     "fashion-mnist/small_cnn": _ours(
         91.07, "el-table1", "fashion-mnist/small_cnn", "losses", "CE", "test"
     ),
-    "mnist/amc13": Good(99.63, "AMC-Loss, Table 1"),
-    "cifar10/amc13": Good(82.35, "AMC-Loss, Table 1"),
-    "cifar10/resnet18": Good(91.0, "measured on these JPEG pictures in 25 s of one H200"),
-    "cifar10/efficientnet_small": Good(
+    "mnist/amc13": GoodAccuracy(99.63, "AMC-Loss, Table 1"),
+    "cifar10/amc13": GoodAccuracy(82.35, "AMC-Loss, Table 1"),
+    "cifar10/resnet18": GoodAccuracy(91.0, "measured on these JPEG pictures in 25 s of one H200"),
+    "cifar10/efficientnet_small": GoodAccuracy(
         93.21, "Encouraging Loss, Table 1: EfficientNet-B0, for which it stands"
     ),
     "cifar10/alexnet": _ours(74.2, "avh-human-paper", "accuracy", "alexnet"),
     "cifar10/vgg19": _ours(88.3, "avh-human-paper", "accuracy", "vgg19"),
     "cifar10/resnet50": _ours(88.8, "avh-human-paper", "accuracy", "resnet50"),
     "cifar10/densenet121": _ours(85.7, "avh-human", "accuracy", "densenet121"),
-    "pacs/cnn10": Good(68.94, _UNSEEN),
-    "pacs/efficientnet_lite0": Good(68.94, f"{_UNSEEN}, for which it stands"),
+    "pacs/cnn10": GoodAccuracy(68.94, _UNSEEN),
+    "pacs/efficientnet_lite0": GoodAccuracy(68.94, f"{_UNSEEN}, for which it stands"),
 }
 
 
@@ -70,7 +70,7 @@ class Gate:
     reached: Sequence[float | None]
 
     @property
-    def good(self) -> Good | None:
+    def good(self) -> GoodAccuracy | None:
         """What it could reach; ``None`` if nobody has measured it."""
         return GOOD.get(self.network, GOOD.get(self.network.partition(":")[0]))
 

@@ -15,8 +15,8 @@ from hardsight.experiments.lab._lab import Lab
 from hardsight.experiments.lab._result import Claim, Result, Table, plain
 from hardsight.registry import Registry
 
-Asked = tuple[Sequence[Table], Sequence[Question | Claim]]
-Asks = Callable[[Any, Mapping[str, Any]], Asked]
+TablesAndQuestions = tuple[Sequence[Table], Sequence[Question | Claim]]
+Asks = Callable[[Any, Mapping[str, Any]], TablesAndQuestions]
 Gates = Callable[[Any, Mapping[str, Any]], Sequence[Gate]]
 
 SCALES = ("smoke", "short", "paper")

@@ -94,7 +94,7 @@ def source_of(method: str) -> str:
     return _SNAPSHOT if method in SCORES else _PEER
 
 
-def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
+def asks(setting: Any, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     """Tables and claims of all trials."""
     findings = Findings(data["trials"])
     comparisons = findings.compared()

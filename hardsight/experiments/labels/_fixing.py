@@ -77,7 +77,7 @@ class Setting:
             raise ConfigError(f"expected kinds among {', '.join(KINDS)}, got {self.kinds}")
 
 
-def asks(setting: Any, data: Mapping[str, Any]) -> kit.Asked:
+def asks(setting: Any, data: Mapping[str, Any]) -> kit.TablesAndQuestions:
     """The table of accuracies, and whether a review pays."""
     grid = kit.Grid.of(data["trials"], "kind", "labels")
     kinds = grid.names("kind")

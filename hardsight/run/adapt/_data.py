@@ -138,7 +138,7 @@ def _check_classes(source: ExampleSource, classes: tuple[str, ...]) -> None:
     )
 
 
-class Both(Examples):
+class SourceAndTarget(Examples):
     """Source examples followed by target examples; the position tells the domain.
 
     Args:
@@ -163,9 +163,9 @@ class Both(Examples):
     def __len__(self) -> int:
         return len(self.source) + len(self.target) if self._rows is None else len(self._rows)
 
-    def subset(self, rows: Tensor) -> Both:
+    def subset(self, rows: Tensor) -> SourceAndTarget:
         """The same examples at some positions only."""
-        return Both(self.source, self.target, rows)
+        return SourceAndTarget(self.source, self.target, rows)
 
     def __getitem__(self, at: int) -> Row | DataError:
         place = at if self._rows is None else int(self._rows[at])
@@ -218,7 +218,7 @@ class Pool:
     ) -> None:
         how = sources.train.how
         hidden = Decoded(target.source, how, range(len(target)))
-        self._both = Both(sources.train, hidden)
+        self._both = SourceAndTarget(sources.train, hidden)
         self.num_source, self.num_target = len(sources.train), len(target)
         layout = chosen_layout(config.channels_last, device)
         self.pixels = Pixels(how, channels_last=layout, device=device)

@@ -58,8 +58,6 @@ _OF_THE_MODELS = (
     "size", "mean", "std", "channels", "crop", "squash", "white", "preprocessing", "head",
     "num_classes", "model_classes", "trust_remote_code",
 )  # fmt: skip
-# models and data are recorded by their digests, and the others do not decide the result
-_NO_SETTINGS = ("models", "data", "ood", "train", "resume", "overwrite", "show_progress")
 EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
 EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
 
@@ -288,9 +286,21 @@ def evaluation_card(
         >>> card["models"][0]["accuracy"]["top1"]["n"]
         449
     """
-    # first, before there are other locals: all keywords; of arrays by name only the names
-    given = {**locals(), "group": list(group) if isinstance(group, Mapping) else group}
-    settings = {name: _plain(given[name]) for name in given if name not in _NO_SETTINGS}
+    # the card names them. Models and data are recorded by their digests instead, and resume,
+    # overwrite and show_progress do not change a number
+    settings = _plain_settings(
+        out=out, head=head, output=output, split=split, ood_split=ood_split,
+        train_split=train_split, group=list(group) if isinstance(group, Mapping) else group,
+        data_root=data_root, text_column=text_column, label_column=label_column, classes=classes,
+        num_classes=num_classes, preprocessing=preprocessing, size=size, mean=mean, std=std,
+        channels=channels, crop=crop, squash=squash, white=white, model_classes=model_classes,
+        class_order=class_order, trust_remote_code=trust_remote_code, epsilons=epsilons,
+        epsilons_l2=epsilons_l2, attack_steps=attack_steps, attack_examples=attack_examples,
+        ensemble_steps=ensemble_steps, explain_examples=explain_examples, cam_layer=cam_layer,
+        feature_examples=feature_examples, map_examples=map_examples,
+        validation_share=validation_share, wanted_error=wanted_error, batch_size=batch_size,
+        workers=workers, device=device, seed=seed,
+    )  # fmt: skip
     _check_options(settings)
     foreign = list(ood) if isinstance(ood, list | tuple) else [ood]
     with ExitStack() as stack:
@@ -474,6 +484,10 @@ def _describe(
         versions=versions(),
         may_change=MAY_CHANGE,
     )
+
+
+def _plain_settings(**settings: Any) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in settings.items()}
 
 
 def _check_options(settings: dict[str, Any]) -> None:

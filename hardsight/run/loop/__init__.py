@@ -23,8 +23,8 @@ from hardsight.run.loop._outputs import Outputs as Outputs
 from hardsight.run.loop._outputs import gathered as gathered
 from hardsight.run.loop._outputs import parameters as parameters
 from hardsight.run.loop._pass import Advance as Advance
+from hardsight.run.loop._pass import BatchOutputs as BatchOutputs
 from hardsight.run.loop._pass import ModelPass as ModelPass
-from hardsight.run.loop._pass import Passed as Passed
 from hardsight.run.loop._pass import batches_at_once as batches_at_once
 from hardsight.run.loop._pass import borrowed as borrowed
 from hardsight.run.loop._pass import chosen_device as chosen_device

@@ -324,7 +324,7 @@ def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Passed:
+class BatchOutputs:
     """A batch of a source with the model's outputs.
 
     Attributes:
@@ -446,7 +446,7 @@ class ModelPass:
         stop: int | None = None,
         strict: bool = False,
         check: Callable[[Batch], None] = lambda batch: None,
-    ) -> Iterator[Passed]:
+    ) -> Iterator[BatchOutputs]:
         """Run the model over the examples of a source, in its order.
 
         Args:
@@ -474,11 +474,11 @@ class ModelPass:
             for batch in loaded:
                 if not len(batch.index):  # nothing to run; the widths come from head and classes
                     nothing = None if self._head is None else torch.empty(0, self._head.width)
-                    yield Passed(batch, nothing, torch.empty(0, num_classes))
+                    yield BatchOutputs(batch, nothing, torch.empty(0, num_classes))
                     continue
                 check(batch)
                 embeddings, logits = self.outputs(batch.inputs, batch.ids)
-                yield Passed(batch, embeddings, logits)
+                yield BatchOutputs(batch, embeddings, logits)
 
     def check(self) -> None:
         """Wait for the device, and raise if a batch so far does not fit the head.

@@ -173,14 +173,14 @@ def queue(
         ready = stack.enter_context(work)
         # only coverage needs all embeddings, which may be larger than memory: keep them in a file
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-"))
-        seen = _Seen(
+        pool = _MeasuredPool(
             ready, Path(folder) / "embeddings" if by == "coverage" else None, device=place,
             batch_size=batch_size, workers=workers, show=show_progress,
         )  # fmt: skip
-        seen.warn_of_left_out()
+        pool.warn_of_left_out()
         chosen = ranked(
-            seen.columns, seen.predictions, budget=budget, by=by, balanced=balanced,
-            embeddings=seen.embeddings(), seed=seed,
+            pool.columns, pool.predictions, budget=budget, by=by, balanced=balanced,
+            embeddings=pool.embeddings(), seed=seed,
         )  # fmt: skip
         named = [] if ready.class_names is None else list(ready.class_names.names)
         about = {
@@ -188,13 +188,13 @@ def queue(
                      "unlabelled": unlabelled, "split": split,
                      **{name: value for name, value in asked.items() if value is not None}},
             "queue": {"by": by, "budget": budget, "balanced": balanced, "seed": seed,
-                      "pool": len(source), "unreadable": seen.errors},
+                      "pool": len(source), "unreadable": pool.errors},
             "model": ready.facts(),
             # all classes of the model, so that any can be chosen in review
             "classes": named or [str(label) for label in range(ready.traits.num_classes)],
             "versions": versions(),
         }  # fmt: skip
-        table = _table(seen, chosen, source, about)
+        table = _table(pool, chosen, source, about)
     if file is None:
         return ScoreTable(table)
     write_parquet(file, [table], table.schema, compression="zstd")
@@ -241,7 +241,7 @@ def _opens_unlabelled(data: Any, **options: Any) -> bool:
     return True
 
 
-class _Seen:
+class _MeasuredPool:
     """The model's measures of every example of a pool that could be read."""
 
     def __init__(
@@ -384,17 +384,17 @@ _URGENCY = ColumnSpec(
 
 
 def _table(
-    seen: _Seen, chosen: NDArray[np.int64], source: ExampleSource, about: dict[str, Any]
+    pool: _MeasuredPool, chosen: NDArray[np.int64], source: ExampleSource, about: dict[str, Any]
 ) -> pa.Table:
     """The queue as a table, the most urgent first."""
-    positions = seen.positions[chosen]
+    positions = pool.positions[chosen]
     columns = {
         "index": pa.array(source.numbered(positions)),
         "id": pa.array([source.id_of(at) for at in positions.tolist()], pa.string()),
         "label": pa.array(np.full(len(chosen), -1)),
-        "prediction": pa.array(seen.predictions[chosen]),
+        "prediction": pa.array(pool.predictions[chosen]),
         "finite": pa.array(np.ones(len(chosen), np.bool_)),
         "urgency": pa.array(_urgency(len(chosen))),
-        **{spec.name: pa.array(seen.columns[spec.name][chosen]) for spec in _MEASURES},
+        **{spec.name: pa.array(pool.columns[spec.name][chosen]) for spec in _MEASURES},
     }
     return with_metadata(pa.table(columns), {**about, **described([*_MEASURES, _URGENCY])})

@@ -32,7 +32,13 @@ from hardsight.heads import Head
 from hardsight.models import ClassNames, Estimator, value_name
 from hardsight.registry import SCORES
 from hardsight.run.loop import stated_classes
-from hardsight.run.score._asked import Asked, Ready, refuse, refuse_folds, refuse_pixel_options
+from hardsight.run.score._arguments import (
+    Ready,
+    ScoreArguments,
+    refuse,
+    refuse_folds,
+    refuse_pixel_options,
+)
 from hardsight.run.score._embeddings import EmbeddingScorer
 from hardsight.run.score._rows import Piece, ScorePlan, Scorer
 from hardsight.run_folder import tensors_digest, values_digest
@@ -80,35 +86,37 @@ class EstimatorAtWork:
         return about
 
 
-def fitted_classifier(asked: Asked, plan: ScorePlan, place: torch.device) -> EstimatorAtWork:
+def fitted_classifier(
+    options: ScoreArguments, plan: ScorePlan, place: torch.device
+) -> EstimatorAtWork:
     """Prepare a scikit-learn classifier and open its data, which needs the classifier."""
-    if asked.patch is not None:
+    if options.patch is not None:
         raise OptionError(
             "patch cannot be used with a scikit-learn classifier; pass the fixed labels "
             "themselves: score(model, X, labels=fixed)"
         )
     return _estimator_at_work(
-        asked.model, asked.data, asked.labels, plan, chosen=asked.rows, classes=asked.classes,
-        stated=stated_classes(asked.model_classes), device=place, class_order=asked.class_order,
-        batch_size=asked.batch_size, split=asked.split, data_root=asked.data_root,
-        text_column=asked.text_column, label_column=asked.label_column,
-        image_column=asked.image_column,
+        options.model, options.data, options.labels, plan, chosen=options.rows,
+        classes=options.classes, stated=stated_classes(options.model_classes), device=place,
+        class_order=options.class_order, batch_size=options.batch_size, split=options.split,
+        data_root=options.data_root, text_column=options.text_column,
+        label_column=options.label_column, image_column=options.image_column,
     )  # fmt: skip
 
 
-def by_classifier(asked: Asked, fitted: EstimatorAtWork) -> Ready:
+def by_classifier(options: ScoreArguments, fitted: EstimatorAtWork) -> Ready:
     """The rows of a scikit-learn classifier, ready to be scored."""
-    if asked.out_of_sample is not None:
-        refuse_folds(asked.out_of_sample)
-    refuse_pixel_options(asked)
+    if options.out_of_sample is not None:
+        refuse_folds(options.out_of_sample)
+    refuse_pixel_options(options)
     refuse(
         "a fitted scikit-learn classifier, which has weights of its own; leave it out",
-        head=asked.head, output=asked.output, weights=asked.weights,
-        class_weights=asked.class_weights, bias=asked.bias, num_classes=asked.num_classes,
-        trust_remote_code=asked.trust_remote_code or None,
+        head=options.head, output=options.output, weights=options.weights,
+        class_weights=options.class_weights, bias=options.bias, num_classes=options.num_classes,
+        trust_remote_code=options.trust_remote_code or None,
     )  # fmt: skip
     # it was fitted on the labels themselves, so its classes always have names
-    order = "name" if asked.class_order == "auto" else asked.class_order
+    order = "name" if options.class_order == "auto" else options.class_order
     return Ready(
         fitted.source, fitted.scorer, fitted.plan, fitted.class_names, order, fitted.metadata()
     )

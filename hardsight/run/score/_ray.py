@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from hardsight.errors import (
     RunMismatchError,
 )
 from hardsight.run.loop import chosen_device
+from hardsight.run.score._arguments import ScoreArguments
 from hardsight.run.score._rows import MAY_CHANGE, Elsewhere, ScoreWork
 from hardsight.run_folder import Manifest, RunFolder, differences
 
@@ -61,18 +62,18 @@ _MADE = pa.schema(
     [("number", pa.int64()), ("rows", pa.binary()), ("errors", pa.binary()),
      ("failed", pa.string()), ("why", pa.string())]
 )  # fmt: skip
-Prepare = Callable[..., AbstractContextManager[ScoreWork]]
+Prepare = Callable[[ScoreArguments], AbstractContextManager[ScoreWork]]
 
 
-def _check_sizes(asked: Mapping[str, Any]) -> None:
-    least, most = _range(asked["ray_actors"])
-    if asked["ray_actors"] is not None and not 1 <= least <= (most or least):
-        raise OptionError(
-            f"expected ray_actors to be 1 or more, least and most, got {asked['ray_actors']}"
-        )
-    for name in ("ray_cpus", "ray_gpus"):
-        if asked[name] is not None and asked[name] <= 0:
-            raise OptionError(f"expected {name} to be above 0, got {asked[name]:g}")
+def _check_sizes(options: ScoreArguments) -> None:
+    actors = options.ray_actors
+    least, most = _range(actors)
+    if actors is not None and not 1 <= least <= (most or least):
+        raise OptionError(f"expected ray_actors to be 1 or more, least and most, got {actors}")
+    sizes = {"ray_cpus": options.ray_cpus, "ray_gpus": options.ray_gpus}
+    for name, size in sizes.items():
+        if size is not None and size <= 0:
+            raise OptionError(f"expected {name} to be above 0, got {size:g}")
 
 
 def _range(actors: int | tuple[int, int] | None) -> tuple[int, int | None]:
@@ -82,27 +83,27 @@ def _range(actors: int | tuple[int, int] | None) -> tuple[int, int | None]:
 
 
 @contextmanager
-def ray_cluster(asked: Mapping[str, Any], prepare: Prepare) -> Iterator[RayCluster]:
-    """Connect to the cluster that the keywords name; an existing connection stays open at the end.
+def ray_cluster(options: ScoreArguments, prepare: Prepare) -> Iterator[RayCluster]:
+    """Connect to the cluster that the arguments name; an existing connection stays open at the end.
 
     Args:
-        asked: the keywords of :func:`hardsight.score`.
-        prepare: prepares the work from these keywords, here and in every worker.
+        options: the arguments of :func:`hardsight.score`.
+        prepare: prepares the work from these arguments, here and in every worker.
 
     Raises:
         MissingExtraError: Ray is not installed.
         EngineError: there is no cluster at the address.
     """
-    _check_sizes(asked)
+    _check_sizes(options)
     ray = require("ray", extra="ray", feature=_FEATURE)
     require("ray.data", extra="ray", feature=_FEATURE)
     was_there = ray.is_initialized()
     if was_there:
-        _check_connected(ray, asked["ray_address"])
+        _check_connected(ray, options.ray_address)
     else:
-        _connect(ray, asked["ray_address"])
+        _connect(ray, options.ray_address)
     try:
-        yield RayCluster(ray, asked, prepare)
+        yield RayCluster(ray, options, prepare)
     finally:
         if not was_there:
             ray.shutdown()
@@ -242,16 +243,16 @@ class RayCluster:
 
     Args:
         ray: the package, connected to the cluster.
-        asked: the keywords of :func:`hardsight.score`.
-        prepare: prepares the work from these keywords.
+        options: the arguments of :func:`hardsight.score`.
+        prepare: prepares the work from these arguments.
     """
 
-    def __init__(self, ray: Any, asked: Mapping[str, Any], prepare: Prepare) -> None:
-        self._ray, self._asked, self._prepare = ray, dict(asked), prepare
+    def __init__(self, ray: Any, options: ScoreArguments, prepare: Prepare) -> None:
+        self._ray, self._options, self._prepare = ray, options, prepare
         self._room = ray.cluster_resources()
-        place = chosen_device(str(asked["device"]))
+        place = chosen_device(str(options.device))
         gpus = self._room.get("GPU", 0)
-        if place.type != "cuda" and gpus and str(asked["device"]) == "auto":
+        if place.type != "cuda" and gpus and str(options.device) == "auto":
             raise OptionError(
                 f"the cluster has {gpus:g} GPUs but this process has none, and it needs one to "
                 "inspect the model first; start it on a node with a GPU (ray job submit "
@@ -263,7 +264,7 @@ class RayCluster:
         """A function that makes the shards of ``work``, to be called after ``folder.begin()``.
 
         Raises:
-            OptionError: shards cannot be made on their own, or a keyword cannot be sent to other
+            OptionError: shards cannot be made on their own, or an argument cannot be sent to other
                 processes.
         """
         source = work.source
@@ -280,12 +281,15 @@ class RayCluster:
         )
         return lambda numbers: self._made(job, work, numbers)
 
-    def _sent(self) -> dict[str, Any]:
-        """The keywords as they are sent to workers; raises if any cannot be pickled."""
-        # without the number of a GPU: a worker sees only its own
-        sent = self._asked | {"device": self._device, "workers": self._loaders()}
-        sent["show_progress"] = False
-        for name, value in sent.items():
+    def _sent(self) -> ScoreArguments:
+        """The arguments as they are sent to workers; raises if any cannot be pickled."""
+        sent = replace(
+            self._options,
+            device=self._device,  # without the number of a GPU: a worker sees only its own
+            workers=self._loaders(),
+            show_progress=False,  # bars of several workers would overwrite each other
+        )
+        for name, value in vars(sent).items():  # singly, so that the error names the argument
             try:
                 self._ray.cloudpickle.dumps(value)
             except Exception as err:  # a user's class may raise anything
@@ -297,26 +301,26 @@ class RayCluster:
 
     def _loaders(self) -> int:
         """Loader processes of an actor: all its cores but one, which runs the model."""
-        asked = self._asked["workers"]
-        return max(0, int(self._cpus()) - 1) if asked is None else int(asked)
+        workers = self._options.workers
+        return max(0, int(self._cpus()) - 1) if workers is None else workers
 
     def _gpus(self) -> float:
         if self._device != "cuda":
             return 0.0
-        asked = self._asked["ray_gpus"]
-        return 1.0 if asked is None else float(asked)
+        gpus = self._options.ray_gpus
+        return 1.0 if gpus is None else gpus
 
     def _cpus(self) -> float:
-        if self._asked["ray_cpus"] is not None:
-            return float(self._asked["ray_cpus"])
+        if self._options.ray_cpus is not None:
+            return self._options.ray_cpus
         if not self._gpus():
             return 1.0
         return float(max(1, self._room.get("CPU", 1) * self._gpus() // self._room.get("GPU", 1)))
 
     def _pool(self, shards: int) -> Any:
         """A pool of as many actors as there is room for; Ray adds some when the cluster grows."""
-        least, most = _range(self._asked["ray_actors"])
-        if self._asked["ray_actors"] is None:
+        least, most = _range(self._options.ray_actors)
+        if self._options.ray_actors is None:
             fit = self._room.get("CPU", 1) // self._cpus()
             if self._gpus():
                 fit = min(fit, self._room.get("GPU", 0) // self._gpus())
@@ -369,7 +373,7 @@ class RayCluster:
 
     def _say_how_far(self) -> None:
         """Show Ray's progress bars, or nothing at all: Ray keeps its logs in files."""
-        show = self._asked["show_progress"]
+        show = self._options.show_progress
         context = self._ray.data.DataContext.get_current()
         context.enable_progress_bars = bars_wanted(show, is_terminal=sys.stderr.isatty())
         logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -404,15 +408,15 @@ class ShardJob:
     """The instructions of an actor.
 
     Attributes:
-        prepare: prepares the work from the keywords.
-        asked: the keywords of :func:`hardsight.score`.
+        prepare: prepares the work from the arguments.
+        options: the arguments of :func:`hardsight.score`.
         made_of: the driver's manifest, which that of the worker must equal.
         folder: of the run; ``None`` to send the rows back.
         directory: that relative paths start from.
     """
 
     prepare: Prepare
-    asked: dict[str, Any]
+    options: ScoreArguments
     made_of: Manifest
     folder: Path | None
     directory: str = field(default_factory=os.getcwd)
@@ -465,7 +469,7 @@ class ShardActor:
         # if it does not exist here, stay in the folder that Ray made with the driver's files
         if os.path.isdir(job.directory):
             os.chdir(job.directory)
-        work = self._stack.enter_context(job.prepare(**job.asked))
+        work = self._stack.enter_context(job.prepare(job.options))
         other = differences(job.made_of, work.made_of(), may_change=MAY_CHANGE)
         if other:
             raise RunMismatchError(

@@ -31,12 +31,12 @@ from hardsight.heads import Head, decided_by_bias
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
     FOLD,
+    BatchOutputs,
     ClassOrder,
     ModelAtWork,
     ModelPass,
     ModelTraits,
     Need,
-    Passed,
     check_labels,
     length_of,
     pictures,
@@ -312,7 +312,7 @@ class ModelScorer(Scorer):
             self._running.check()
 
     @torch.inference_mode()
-    def _columns(self, passed: Passed) -> dict[str, Tensor]:
+    def _columns(self, passed: BatchOutputs) -> dict[str, Tensor]:
         batch = passed.batch
         labels = batch.labels.to(self.device, non_blocking=True)
         summaries, decided = (self._by_tiles if self._by_head else self._by_logits)(passed, labels)
@@ -331,7 +331,7 @@ class ModelScorer(Scorer):
             **self._nearest(passed, summaries),
         }
 
-    def _nearest(self, passed: Passed, summaries: Summaries) -> dict[str, Tensor]:
+    def _nearest(self, passed: BatchOutputs, summaries: Summaries) -> dict[str, Tensor]:
         """The nearest classes of each example of a batch; -1 if its label is not in doubt."""
         if not self._names_nearest or passed.embeddings is None or summaries.targets is None:
             return {}
@@ -343,7 +343,9 @@ class ModelScorer(Scorer):
             _ANGLES: angles.float(),
         }
 
-    def _by_logits(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
+    def _by_logits(
+        self, passed: BatchOutputs, labels: Tensor
+    ) -> tuple[Summaries, dict[str, Tensor]]:
         """Summaries of a batch, and which predictions the bias decided, from the model's logits."""
         logits = passed.logits.to(self.device)
         logit_part, target_part = logit_summaries(logits, labels)
@@ -354,7 +356,9 @@ class ModelScorer(Scorer):
         decided = {} if self.head is None else {_BY_BIAS: decided_by_bias(logits, self.head)}
         return summaries, decided
 
-    def _by_tiles(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
+    def _by_tiles(
+        self, passed: BatchOutputs, labels: Tensor
+    ) -> tuple[Summaries, dict[str, Tensor]]:
         """Like :meth:`_by_logits`, but from embeddings and head alone."""
         assert self.tiled is not None
         assert passed.embeddings is not None
@@ -368,7 +372,7 @@ class ModelScorer(Scorer):
             decided = without.prediction != summaries.logits.prediction
         return summaries, {_BY_BIAS: decided}
 
-    def _kept(self, passed: Passed) -> NDArray[np.floating] | None:
+    def _kept(self, passed: BatchOutputs) -> NDArray[np.floating] | None:
         if not self._keeps or passed.embeddings is None:
             return None
         return passed.embeddings.float().cpu().numpy()

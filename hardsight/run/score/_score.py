@@ -39,7 +39,7 @@ from hardsight.run.loop import (
     read_tokenizer,
     stated_classes,
 )
-from hardsight.run.score._asked import Asked, Ready, refuse_folds
+from hardsight.run.score._arguments import Ready, ScoreArguments, refuse_folds
 from hardsight.run.score._estimators import by_classifier, fitted_classifier
 from hardsight.run.score._groups import groups_of, own_columns
 from hardsight.run.score._ray import ray_cluster
@@ -331,8 +331,22 @@ def score(
         >>> len(table), table.scores[:2]
         (449, ['avh', 'target_angle'])
     """
-    asked = dict(locals())  # first, before there are other locals: all keywords, for Ray's workers
-    _check_engine(asked)
+    options = ScoreArguments(
+        model=model, data=data, scores=scores, head=head, output=output, batch_size=batch_size,
+        device=device, out=out, resume=resume, overwrite=overwrite, weights=weights, split=split,
+        data_root=data_root, text_column=text_column, label_column=label_column,
+        image_column=image_column, tokenizer=tokenizer, max_tokens=max_tokens, tokens=tokens,
+        target=target, patch=patch, rows=rows, group=group, labels=labels,
+        class_weights=class_weights, bias=bias, classes=classes, num_classes=num_classes,
+        preprocessing=preprocessing, size=size, mean=mean, std=std, channels=channels, crop=crop,
+        squash=squash, white=white, model_classes=model_classes, class_order=class_order,
+        trust_remote_code=trust_remote_code, workers=workers, precision=precision, sample=sample,
+        out_of_sample=out_of_sample, strict=strict, thumbnails=thumbnails,
+        keep_embeddings=keep_embeddings, shard_rows=shard_rows, seed=seed, engine=engine,
+        ray_address=ray_address, ray_actors=ray_actors, ray_cpus=ray_cpus, ray_gpus=ray_gpus,
+        show_progress=show_progress,
+    )  # fmt: skip
+    _check_engine(options)
     with ExitStack() as stack:
         folder = None
         if out is not None:
@@ -341,8 +355,8 @@ def score(
             folder = stack.enter_context(claim)
         cluster = None
         if engine == "ray":
-            cluster = stack.enter_context(ray_cluster(asked, score_work))
-        work = stack.enter_context(score_work(**asked))
+            cluster = stack.enter_context(ray_cluster(options, score_work))
+        work = stack.enter_context(score_work(options))
         about, scorer, source = work.about, work.scorer, work.source
         if folder is not None:
             made_of = work.made_of()
@@ -375,126 +389,126 @@ def score(
 
 
 @contextmanager
-def score_work(**keywords: Any) -> Iterator[ScoreWork]:
-    """Prepare the work of a call of :func:`score`, in this process or in a worker of a cluster.
-
-    Args:
-        keywords: of :func:`score`, all of them.
-    """
-    asked = _checked(Asked(**keywords))
+def score_work(options: ScoreArguments) -> Iterator[ScoreWork]:
+    """Prepare the work of a call of :func:`score`, in this process or in a worker of a cluster."""
+    options = _checked(options)
     with ExitStack() as stack:
-        plan, place = ScorePlan(asked.scores), chosen_device(str(asked.device))
+        plan, place = ScorePlan(options.scores), chosen_device(str(options.device))
         source: ExampleSource | EmbeddingSource
         fitted = None
-        if not isinstance(asked.model, _MODELS) and is_estimator(asked.model):
-            fitted = fitted_classifier(asked, plan, place)
+        if not isinstance(options.model, _MODELS) and is_estimator(options.model):
+            fitted = fitted_classifier(options, plan, place)
             source = fitted.source
         else:
-            source = _opened(asked)
-        if asked.engine == "local":  # with Ray, each node would decode all pictures for itself
-            source = decoded_once(source, workers=asked.workers, show=asked.show_progress)
+            source = _opened(options)
+        if options.engine == "local":  # with Ray, each node would decode all pictures for itself
+            source = decoded_once(source, workers=options.workers, show=options.show_progress)
         marks = data_marks(source)  # before classes are matched, which changes the labels
-        if asked.tokenizer is not None and (
+        if options.tokenizer is not None and (
             isinstance(source, EmbeddingSource) or source.kind is None or not source.kind.has_words
         ):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
         groups = None
-        if asked.group is not None:
-            groups = groups_of(source, asked.group, plan.specs, data=asked.data)
+        if options.group is not None:
+            groups = groups_of(source, options.group, plan.specs, data=options.data)
         if fitted is not None:
-            ready = by_classifier(asked, fitted)
+            ready = by_classifier(options, fitted)
         elif isinstance(source, EmbeddingSource):
-            ready = by_stored_head(asked, source, plan, place)
+            ready = by_stored_head(options, source, plan, place)
         else:
-            ready = _by_model(asked, source, plan, place, stack)
+            ready = _by_model(options, source, plan, place, stack)
         source, scorer, names = ready.source, ready.scorer, ready.names or ClassNames()
         if isinstance(source, ExampleSource) and source.row_columns:
             groups = own_columns(groups, source)
         order = matched_classes(source, scorer.num_classes, names, how=ready.class_order)
         scorer.number_as(order)
         about = {
-            "sample": asked.sample,
-            "seed": asked.seed,
+            "sample": options.sample,
+            "seed": options.seed,
             "versions": versions(),
-            "config": _config(asked, place),
+            "config": _config(options, place),
             **ready.about,
-            "data": _data_facts(asked, source, marks),
+            "data": _data_facts(options, source, marks),
             "classes": list(order.names),
             "class_order": order.facts(),
             **described(ready.plan.specs),
-            **({} if asked.group is None or groups is None else {"groups": list(groups.columns)}),
+            **({} if options.group is None or groups is None else {"groups": list(groups.columns)}),
             "batch_size": scorer.batch_size,
         }
-        per = asked.shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
+        per = options.shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard: a resumed run then forms the same batches, which round alike
         per_shard = max(1, round(per / scorer.batch_size))
         yield ScoreWork(
-            source, scorer, ready.plan, about, per_shard, asked.workers, groups, ready.refit
+            source, scorer, ready.plan, about, per_shard, options.workers, groups, ready.refit
         )
 
 
-def _checked(asked: Asked) -> Asked:
+def _checked(options: ScoreArguments) -> ScoreArguments:
     """Check each option by itself, and return them all in one spelling."""
-    if isinstance(asked.model, os.PathLike):  # such as the folder of a trained model
-        asked = dataclasses.replace(asked, model=os.fspath(asked.model))
-    if asked.sample not in SAMPLES:
+    if isinstance(options.model, os.PathLike):  # such as the folder of a trained model
+        options = dataclasses.replace(options, model=os.fspath(options.model))
+    if options.sample not in SAMPLES:
         raise OptionError(
-            f"expected sample to be one of {', '.join(SAMPLES)}, got {asked.sample!r}"
+            f"expected sample to be one of {', '.join(SAMPLES)}, got {options.sample!r}"
         )
-    _check_counts(batch_size=asked.batch_size, shard_rows=asked.shard_rows)
-    if asked.thumbnails < 0:
-        raise OptionError(f"expected thumbnails to be 0 or more, got {asked.thumbnails}")
-    if asked.out_of_sample is not None:
-        check_fold_count(asked.out_of_sample)
-        asked = dataclasses.replace(asked, sample=_sample_of_folds(asked.sample))
-    if asked.keep_embeddings and asked.out is None:
+    _check_counts(batch_size=options.batch_size, shard_rows=options.shard_rows)
+    if options.thumbnails < 0:
+        raise OptionError(f"expected thumbnails to be 0 or more, got {options.thumbnails}")
+    if options.out_of_sample is not None:
+        check_fold_count(options.out_of_sample)
+        options = dataclasses.replace(options, sample=_sample_of_folds(options.sample))
+    if options.keep_embeddings and options.out is None:
         raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
-    on_disk = [name for name in ("keep_embeddings", "out_of_sample") if getattr(asked, name)]
-    if on_disk and asked.out is not None and isinstance(place_of(asked.out), StorePath):
+    on_disk = [name for name in ("keep_embeddings", "out_of_sample") if getattr(options, name)]
+    if on_disk and options.out is not None and isinstance(place_of(options.out), StorePath):
         raise OptionError(
             f"{on_disk[0]} keeps arrays that are read in place, so it needs a folder on a disk, "
-            f"got {os.fspath(asked.out)}; write the run to a disk and copy it"
+            f"got {os.fspath(options.out)}; write the run to a disk and copy it"
         )
-    return asked
+    return options
 
 
-def _opened(asked: Asked) -> ExampleSource | EmbeddingSource:
+def _opened(options: ScoreArguments) -> ExampleSource | EmbeddingSource:
     return open_source(
-        asked.data,
-        split=asked.split,
-        labels=asked.labels,
-        bias=asked.bias,
-        classes=asked.classes,
-        class_weights=asked.class_weights,
-        data_root=asked.data_root,
-        text_column=asked.text_column,
-        label_column=asked.label_column,
-        image_column=asked.image_column,
-        max_tokens=asked.max_tokens,
-        tokens=asked.tokens,
-        target=asked.target,
-        rows=asked.rows,
-        patch=asked.patch,
+        options.data,
+        split=options.split,
+        labels=options.labels,
+        bias=options.bias,
+        classes=options.classes,
+        class_weights=options.class_weights,
+        data_root=options.data_root,
+        text_column=options.text_column,
+        label_column=options.label_column,
+        image_column=options.image_column,
+        max_tokens=options.max_tokens,
+        tokens=options.tokens,
+        target=options.target,
+        rows=options.rows,
+        patch=options.patch,
     )
 
 
 def _by_model(
-    asked: Asked, source: ExampleSource, plan: ScorePlan, place: torch.device, stack: ExitStack
+    options: ScoreArguments,
+    source: ExampleSource,
+    plan: ScorePlan,
+    place: torch.device,
+    stack: ExitStack,
 ) -> Ready:
     """Prepare examples and a network, which gets its old state back when the stack ends."""
-    if asked.out_of_sample is not None:
-        refuse_folds(asked.out_of_sample)
+    if options.out_of_sample is not None:
+        refuse_folds(options.out_of_sample)
     usual = source.loading.batch_size or (256 if place.type == "cuda" else 64)
-    batch_size = asked.batch_size or usual
-    pixels = PixelOptions(*(getattr(asked, name) for name in PixelOptions._fields))
+    batch_size = options.batch_size or usual
+    pixels = PixelOptions(*(getattr(options, name) for name in PixelOptions._fields))
     work = model_at_work(
-        asked.model, source, pixels, device=place, weights=asked.weights,
-        preprocessing=asked.preprocessing, class_names=stated_classes(asked.model_classes),
-        head=asked.head, output=asked.output, need=plan.need,
+        options.model, source, pixels, device=place, weights=options.weights,
+        preprocessing=options.preprocessing, class_names=stated_classes(options.model_classes),
+        head=options.head, output=options.output, need=plan.need,
         # from a single row, a head with a scale cannot be told from other layers
-        at_once=min(8, max(2, batch_size)), num_classes=asked.num_classes, seed=asked.seed,
-        trust_remote_code=asked.trust_remote_code, batch_size=batch_size,
-        reader=read_tokenizer(asked.tokenizer, asked.trust_remote_code),
+        at_once=min(8, max(2, batch_size)), num_classes=options.num_classes, seed=options.seed,
+        trust_remote_code=options.trust_remote_code, batch_size=batch_size,
+        reader=read_tokenizer(options.tokenizer, options.trust_remote_code),
     )  # fmt: skip
     with naming_other_scores():
         ready = stack.enter_context(work)
@@ -504,14 +518,14 @@ def _by_model(
         ready,
         plan,
         device=place,
-        precision=chosen_precision(asked.precision, place),
+        precision=chosen_precision(options.precision, place),
         # texts: several batches are read at once and grouped by length
         batch_size=batch_size * batches_at_once(source),
-        workers=loader_processes(asked.workers, source),
-        strict=asked.strict,
-        goes_on="" if asked.out is None else _GOES_ON,
-        keep_embeddings=asked.keep_embeddings,
-        names_nearest=asked.out is not None,
+        workers=loader_processes(options.workers, source),
+        strict=options.strict,
+        goes_on="" if options.out is None else _GOES_ON,
+        keep_embeddings=options.keep_embeddings,
+        names_nearest=options.out is not None,
     )
     head = None if scorer.head is None else scorer.head.name
     about: dict[str, Any] = {"model": {**ready.facts(), "head": head}}
@@ -519,33 +533,35 @@ def _by_model(
         about["missing"] = {"scores": plan.missing, "reason": ready.traits.no_head}
     about["preprocessing"] = dataclasses.asdict(ready.applied_to(source))
     about["precision"] = scorer.precision
-    return Ready(source, scorer, plan, ready.class_names, asked.class_order, about)
+    return Ready(source, scorer, plan, ready.class_names, options.class_order, about)
 
 
-def _config(asked: Asked, place: torch.device) -> dict[str, Any]:
+def _config(options: ScoreArguments, place: torch.device) -> dict[str, Any]:
     """Settings that the metadata of a table states as the user gave them."""
     return {
-        "head": asked.head if isinstance(asked.head, str) else None,
-        "output": asked.output,
-        "weights": None if asked.weights is None else str(asked.weights),
+        "head": options.head if isinstance(options.head, str) else None,
+        "output": options.output,
+        "weights": None if options.weights is None else str(options.weights),
         "device": str(place),
-        "precision": asked.precision,
-        "strict": asked.strict,
-        "thumbnails": asked.thumbnails,
-        "keep_embeddings": asked.keep_embeddings,
-        "shard_rows": asked.shard_rows,
-        "out_of_sample": asked.out_of_sample,
+        "precision": options.precision,
+        "strict": options.strict,
+        "thumbnails": options.thumbnails,
+        "keep_embeddings": options.keep_embeddings,
+        "shard_rows": options.shard_rows,
+        "out_of_sample": options.out_of_sample,
     }
 
 
 def _data_facts(
-    asked: Asked, source: ExampleSource | EmbeddingSource, marks: Mapping[str, str | None]
+    options: ScoreArguments,
+    source: ExampleSource | EmbeddingSource,
+    marks: Mapping[str, str | None],
 ) -> dict[str, Any]:
     """What the metadata says about the data."""
-    columns = {name: _plain(getattr(asked, name)) for name in COLUMNS}
+    columns = {name: _plain(getattr(options, name)) for name in COLUMNS}
     facts = {
         "spec": source.spec,
-        "split": asked.split,
+        "split": options.split,
         **{key: value for key, value in columns.items() if value is not None},
         "fingerprint": marks["data"],
         "named": len(source.classes),
@@ -565,17 +581,20 @@ def _plain(value: Any) -> Any:
     return value if value is not False and isinstance(value, str | int) else None
 
 
-def _check_engine(asked: Mapping[str, Any]) -> None:
-    engine = asked["engine"]
+def _check_engine(options: ScoreArguments) -> None:
+    engine = options.engine
     if engine not in ENGINES:
         raise OptionError(f"expected engine to be one of {', '.join(ENGINES)}, got {engine!r}")
-    stated = [name for name in asked if name.startswith("ray_") and asked[name] is not None]
+    stated = [
+        name for name, value in vars(options).items()
+        if name.startswith("ray_") and value is not None
+    ]  # fmt: skip
     if engine != "ray" and stated:
         raise OptionError(
             f"{', '.join(stated)} cannot be used with engine={engine!r}; add engine='ray' "
             "(--engine ray), or leave them out"
         )
-    if engine == "ray" and asked["out_of_sample"] is not None:
+    if engine == "ray" and options.out_of_sample is not None:
         raise OptionError(
             "out_of_sample fits its heads in this process, so it cannot be used with "
             "engine='ray'; leave one of them out"

@@ -11,7 +11,7 @@ from hardsight.data import EmbeddingSource
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.run.loop import stated_classes
-from hardsight.run.score._asked import Asked, Ready, refuse, refuse_pixel_options
+from hardsight.run.score._arguments import Ready, ScoreArguments, refuse, refuse_pixel_options
 from hardsight.run.score._embeddings import EmbeddingScorer
 from hardsight.run.score._refit import Refit
 from hardsight.run.score._rows import ScorePlan
@@ -19,33 +19,34 @@ from hardsight.run_folder import tensors_digest
 
 
 def by_stored_head(
-    asked: Asked, source: EmbeddingSource, plan: ScorePlan, place: torch.device
+    options: ScoreArguments, source: EmbeddingSource, plan: ScorePlan, place: torch.device
 ) -> Ready:
     """Prepare stored embeddings with their own head, or with heads that are fitted to them."""
-    refuse_pixel_options(asked)
+    refuse_pixel_options(options)
     refuse(
         "stored embeddings, which need no model; leave it out (their head is class_weights=, "
         "--class-weights)",
-        head=asked.head if isinstance(asked.head, str) else None, output=asked.output,
-        weights=asked.weights, trust_remote_code=asked.trust_remote_code or None,
+        head=options.head if isinstance(options.head, str) else None, output=options.output,
+        weights=options.weights, trust_remote_code=options.trust_remote_code or None,
     )  # fmt: skip
-    names = stated_classes(asked.model_classes)
-    if asked.out_of_sample is None:
-        head = _stored_head(asked.model, asked.head, source)
-        scorer = EmbeddingScorer(source, [head], plan, device=place, batch_size=asked.batch_size)
+    names = stated_classes(options.model_classes)
+    if options.out_of_sample is None:
+        head = _stored_head(options.model, options.head, source)
+        scorer = EmbeddingScorer(source, [head], plan, device=place, batch_size=options.batch_size)
         parts = [tensor for tensor in (head.weight, head.bias) if tensor is not None]
         facts = {"spec": "stored head", "digest": tensors_digest(*parts)}
         about = {"model": facts, "bias": scorer.bias_facts()}
-        return Ready(source, scorer, plan, names, asked.class_order, about)
+        return Ready(source, scorer, plan, names, options.class_order, about)
     refuse(
         "out_of_sample, which fits a head for each fold; leave it out, or leave out_of_sample out "
         "to score with that head",
-        model=asked.model, head=asked.head, class_weights=asked.class_weights, bias=asked.bias,
+        model=options.model, head=options.head, class_weights=options.class_weights,
+        bias=options.bias,
     )  # fmt: skip
-    refit = Refit(source, asked.out_of_sample, device=place, seed=asked.seed)
-    scorer = refit.scorer(plan, batch_size=asked.batch_size)
+    refit = Refit(source, options.out_of_sample, device=place, seed=options.seed)
+    scorer = refit.scorer(plan, batch_size=options.batch_size)
     about = {"model": refit.model_facts()}
-    return Ready(source, scorer, plan, names, asked.class_order, about, refit)
+    return Ready(source, scorer, plan, names, options.class_order, about, refit)
 
 
 def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:

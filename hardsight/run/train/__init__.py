@@ -10,9 +10,9 @@ from hardsight.run.train._batches import TrainBatches as TrainBatches
 from hardsight.run.train._batches import class_balanced_rows as class_balanced_rows
 from hardsight.run.train._batches import evaluation_batches as evaluation_batches
 from hardsight.run.train._capture import HostState as HostState
-from hardsight.run.train._capture import Passed as Passed
 from hardsight.run.train._capture import RecordedStep as RecordedStep
 from hardsight.run.train._capture import StepNumbers as StepNumbers
+from hardsight.run.train._capture import StepOutputs as StepOutputs
 from hardsight.run.train._config import AdversarialConfig as AdversarialConfig
 from hardsight.run.train._config import AugmentConfig as AugmentConfig
 from hardsight.run.train._config import DataConfig as DataConfig

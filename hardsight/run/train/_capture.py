@@ -22,7 +22,7 @@ from hardsight.run.train._images import TrainBatch
 _WARM_UPS = 3
 
 
-class Passed(NamedTuple):
+class StepOutputs(NamedTuple):
     """The results of a step; gradients are with the parameters.
 
     Attributes:
@@ -79,7 +79,7 @@ class RecordedStep:
 
     def __init__(
         self,
-        run: Callable[[TrainBatch | Ticket], Passed],
+        run: Callable[[TrainBatch | Ticket], StepOutputs],
         model: nn.Module,
         *,
         size: int,
@@ -88,7 +88,7 @@ class RecordedStep:
     ) -> None:
         self._run, self._model, self._size, self._update = run, model, size, update
         self._changed = [*model.buffers(), *adds_to]
-        self._recording: tuple[Hashable, TrainBatch | Ticket, Passed, Any] | None = None
+        self._recording: tuple[Hashable, TrainBatch | Ticket, StepOutputs, Any] | None = None
         self._last: Hashable = None
         self._has_failed = False
 
@@ -97,7 +97,7 @@ class RecordedStep:
         """Whether gradients are in memory that a recording writes to, and must stay there."""
         return self._recording is not None
 
-    def passed(self, batch: TrainBatch | Ticket, key: Hashable) -> Passed | None:
+    def passed(self, batch: TrainBatch | Ticket, key: Hashable) -> StepOutputs | None:
         """Do the step over a batch by a replay; ``None`` if it cannot be replayed.
 
         Args:
@@ -143,12 +143,12 @@ class RecordedStep:
         self._recording = (key, own, passed, graph)
         return True
 
-    def _passes(self, batch: TrainBatch | Ticket) -> Passed:
+    def _passes(self, batch: TrainBatch | Ticket) -> StepOutputs:
         with _uncached(batch.labels.device.type):
             passed = self._run(batch)
         with torch.autocast(passed.logits.device.type, enabled=False):
             passed.loss.backward()
-        return Passed(*(None if value is None else value.detach() for value in passed))  # type: ignore[arg-type]
+        return StepOutputs(*(None if value is None else value.detach() for value in passed))  # type: ignore[arg-type]
 
 
 class HostStateError(RuntimeError):
@@ -156,11 +156,11 @@ class HostStateError(RuntimeError):
 
 
 def recorded(
-    passes: Callable[[], Passed],
+    passes: Callable[[], StepOutputs],
     model: nn.Module,
     changed: Sequence[Tensor],
     update: Callable[[], None] | None,
-) -> tuple[Passed, Any]:
+) -> tuple[StepOutputs, Any]:
     """Record a step as a graph; return it with the tensors that its replays write to.
 
     Warming up draws random numbers and changes tensors such as the statistics of batch norm; both

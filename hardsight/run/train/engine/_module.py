@@ -17,10 +17,10 @@ from hardsight.heads import Forward, Head, capture, live_class_weights, logits_o
 from hardsight.run.loop import model_errors, seed_generators, seed_of
 from hardsight.run.train import (
     Adversary,
-    Passed,
     RecordedStep,
     Share,
     StepNumbers,
+    StepOutputs,
     Ticket,
     TotalLoss,
     TrainBatch,
@@ -232,7 +232,7 @@ class TrainModule(pl.LightningModule):
         self._guard.add(StepRecord(self.global_step, loss.detach(), batch.index, finite))
         return loss
 
-    def _replayed(self, batch: TrainBatch | Ticket) -> Passed | None:
+    def _replayed(self, batch: TrainBatch | Ticket) -> StepOutputs | None:
         """Do the step over a batch by replaying a recording; ``None`` if there is none."""
         if self._recorded is None:
             return None
@@ -247,7 +247,7 @@ class TrainModule(pl.LightningModule):
             key = (*key, *((group.get("momentum"), group.get("betas")) for group in groups))
         return self._recorded.passed(batch, key)
 
-    def _passed_with_room(self, batch: TrainBatch | Ticket) -> Passed:
+    def _passed_with_room(self, batch: TrainBatch | Ticket) -> StepOutputs:
         """Do the passes over a batch; if they do not fit into memory, give up the recording."""
         try:
             return self._passed(batch)
@@ -257,7 +257,7 @@ class TrainModule(pl.LightningModule):
         self._recorded.give_up("a batch beside the recording does not fit into memory")
         return self._passed(batch)
 
-    def _passed(self, batch: TrainBatch | Ticket) -> Passed:
+    def _passed(self, batch: TrainBatch | Ticket) -> StepOutputs:
         made = self._batches.made(batch)
         # compiling for the smaller last batch of an epoch would take longer than it ever saves
         is_full = self._full_share == len(made.labels)
@@ -275,7 +275,7 @@ class TrainModule(pl.LightningModule):
             self.train_tally.add(loss, logits, made.labels, self._share)
             finite = logits.isfinite().all(dim=1)
             weights = self._class_weights_of(logits.shape[1])
-        return Passed(embeddings, logits, loss, finite, weights)
+        return StepOutputs(embeddings, logits, loss, finite, weights)
 
     def _class_weights_of(self, num_classes: int) -> Tensor | None:
         """Return a copy of the head's weights for a tracker, which runs after they changed."""

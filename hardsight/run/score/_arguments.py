@@ -22,7 +22,7 @@ from hardsight.run.score._rows import ScorePlan, Scorer
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScoreArguments:
     """The arguments of a call of :func:`hardsight.score`, by name and of the same type.
 
     Ray's driver sends them to its workers, which prepare the same work from them. The docstring of
@@ -117,11 +117,11 @@ def refuse(what: str, **options: Any) -> None:
         raise OptionError(f"{', '.join(named)} cannot be used with {what}")
 
 
-def refuse_pixel_options(asked: Asked) -> None:
+def refuse_pixel_options(options: ScoreArguments) -> None:
     refuse(
         "stored embeddings, which have no pixels; leave it out",
-        **PixelOptions(*(getattr(asked, name) for name in PixelOptions._fields)).stated(),
-        preprocessing=asked.preprocessing,
+        **PixelOptions(*(getattr(options, name) for name in PixelOptions._fields)).stated(),
+        preprocessing=options.preprocessing,
     )
 
 
