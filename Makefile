@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # `worksteal` leaves the tests of a module to one worker, so that what they share is made only once.
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# pytest's logging would give a handler to each of the hundred loggers of torch and transformers,
+# three times per test; a warning that is logged is shown with the standard error.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal -p no:logging
 STAMP  := $(VENV)/.installed
 .DEFAULT_GOAL := help
 # Tests start many interpreters: without compiled files each of them compiles all modules again.
