@@ -397,7 +397,7 @@ class Rows:
         return inside
 
     def map_picture(self, view: View) -> bytes:
-        """The map as a PNG: stronger for more examples, more orange if more of them are wrong."""
+        """The map as a PNG: stronger for more examples, more orange if more of them are suspects."""
         from PIL import Image
 
         cells, _ = self.map_cells()
@@ -405,7 +405,7 @@ class Rows:
         rows = rows[cells[rows] >= 0]
         dot = _DOT if len(rows) > _MANY else 2 * _DOT
         coarse = _coarse(cells[rows], dot)
-        wrong = self.suspects.suggestion[rows] >= 0
+        wrong = self.suspects.is_suspect[rows]
         cell_count = (MAP_SIDE // dot) ** 2
         count = np.bincount(coarse, minlength=cell_count)
         bad = np.bincount(coarse, wrong, minlength=cell_count)

@@ -7,6 +7,7 @@ Undo, agreement between reviewers and an audit can all be derived from this one 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -229,10 +230,11 @@ class Store:
         self._version = -1
         try:
             self._connection = _opened(file, make=identity)
-        except sqlite3.Error as err:
+        except (sqlite3.Error, OSError) as err:
+            reason = getattr(err, "strerror", None) or err
             raise OutputError(
-                f"cannot store decisions in {file}: {err}; make the folder of the run writable, "
-                "or review a copy of it"
+                f"cannot store decisions in {file}: {reason}; make the run writable for everybody "
+                "who reviews it, or review a copy"
             ) from err
         try:
             _check_about(self._connection, file, identity)
@@ -468,6 +470,11 @@ def _add_batches(batches: list[Batch], added: Sequence[tuple[Any, ...]]) -> None
 def _opened(file: Path, *, make: str | None = None) -> sqlite3.Connection:
     """Open the log; with ``make``, the identity of a table, create it if it does not exist."""
     is_new = make is not None and not file.exists()
+    if is_new:
+        file.touch()  # SQLite itself would give no rights to the group, whatever the umask says
+    if make is not None and not os.access(file, os.W_OK):
+        # otherwise the first decision would be the first to fail
+        raise PermissionError(errno.EACCES, "this user may not write to it", os.fspath(file))
     connection = sqlite3.connect(
         file, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
     )

@@ -51,6 +51,7 @@ class Reason:
     ) -> None:
         self._evidence, self._rows, self._group, self._order = evidence, rows, group, order
         self._table, self._classes, self._twins = table, table.classes, twins
+        self._is_tracked = evidence.kind == TRACKED
         self._by = "" if evidence.by is None else table.about(evidence.by)["title"]
         self._place: NDArray[np.int32] | None = None
         self._usual: NDArray[np.float32] | None = None
@@ -63,7 +64,7 @@ class Reason:
         label, prediction = int(self._rows.label[row]), int(self._rows.prediction[row])
         if label < 0:
             return "It has no label." if prediction >= 0 else "It has no label or no prediction."
-        if self._evidence.kind == TRACKED and self._rows.led[row] >= 0:
+        if self._is_tracked and self._rows.led[row] >= 0:
             return self._of_training(row)
         if prediction < 0:
             return "The model gave no prediction."
@@ -76,11 +77,12 @@ class Reason:
     def _of_training(self, row: int) -> str:
         led, seen = int(self._rows.led[row]), int(self._rows.seen[row])
         label, rival = int(self._rows.label[row]), int(self._rows.rival[row])
-        epochs = f"{seen:,} epoch{'' if seen == 1 else 's'}"
+        every = "the only epoch" if seen == 1 else f"all {seen:,} epochs"
         if not led:
-            return f"The label {self._name(label)} led in all {epochs}."
+            return f"The label {self._name(label)} led in {every}."
         named = f", most often {self._name(rival)}" if rival >= 0 else ""
-        return f"A rival class led in {led:,} of {epochs}{named}."
+        lost = every if led == seen else f"{led:,} of {seen:,} epochs"
+        return f"A rival class led in {lost}{named}."
 
     def _sure(self, row: int, *, of_rival: bool = False) -> str:
         rows = self._rows
@@ -97,23 +99,33 @@ class Reason:
             theirs = self._name(int(self._rows.label[twin]))
             return f"It is nearly the same as example {index:,}, which is labelled {theirs}."
         if group == WRONG and not np.isnan(self._rows.margin[row]):
-            other = rival if known else "another class"
-            if self._sure_as_usual(row):
-                return (
-                    f"The model is as sure of {other} as it usually is of examples of that class."
-                )
-            return f"To the model, {other} is more than twice as likely as {label}."
+            return self._clear(rival if known else "another class", label, row)
         if group == AMBIGUOUS:
             both = f"{label} and {rival}" if known else f"{label} and another class"
+            if self._is_tracked:
+                return f"Averaged over the epochs, the model was undecided between {both}."
             return f"The model cannot decide between {both}."
         if group == UNLIKE:
             return "No class fits even half as well as one usually does."
         # a negative margin is only in this group if the estimated share of wrong labels is low
         if group == HARD and self._rows.margin[row] < 0:
             return "Most such disagreements in this data are the model's mistakes."
+        if group == HARD and self._is_tracked:
+            return f"The label led on average, but was less probable than is usual for {label}."
         if group == HARD:
-            return f"The label leads, but by less than is usual for {label}."
+            return f"The label leads, but is less probable than is usual for {label}."
         return ""
+
+    def _clear(self, other: str, label: str, row: int) -> str:
+        # what holds on average over training may not hold for the trained model
+        if self._sure_as_usual(row):
+            usual = f"as sure of {other} as it usually is of examples of that class"
+            if self._is_tracked:
+                return f"Averaged over the epochs, the model was {usual}."
+            return f"The model is {usual}."
+        if self._is_tracked:
+            return f"Averaged over the epochs, {other} was more than twice as likely as {label}."
+        return f"To the model, {other} is more than twice as likely as {label}."
 
     def _sure_as_usual(self, row: int) -> bool:
         if self._usual is None:

@@ -15,6 +15,7 @@ from PIL import Image
 
 import hardsight as hs
 from hardsight.errors import MissingDataError, TableError
+from hardsight.scores import SCORES
 from tests.review import made
 
 
@@ -198,6 +199,21 @@ def test_a_tracked_training_without_angles_says_how_to_get_the_nearest_classes(t
     assert words[:4] == ["hardsight", "score", "--model", str(run)]
     assert words[4:6] == ["--data", "my photos"]
     assert note.endswith(f"review {run}-scores")
+
+
+def test_on_the_map_of_a_tracked_training_only_suspects_are_orange(tmp_path):
+    columns = made.rows_of()
+    # every example lost an epoch to some rival, but only the wrong ones lost most of them
+    wrong = np.arange(60) % 10 == 9
+    columns["suspicion"] = np.where(wrong, 0.9, 0.2).astype(np.float32)
+    columns["rival"] = (columns["label"] + 1) % 4
+    named = {name: SCORES[name].facts() for name in made.SCORE_NAMES}
+    scores = {**named, "suspicion": hs.tracking.SUMMARIES["suspicion"].facts()}
+    app = made.App(made.save(tmp_path / "run", columns, scores=scores))
+    drawn = np.asarray(Image.open(io.BytesIO(app.get("map").content)).convert("RGBA")).astype(int)
+    app.close()
+    red, _, blue, _ = drawn[drawn[..., 3] > 0].T
+    assert 0 < (red > blue).mean() < 0.3
 
 
 def test_a_class_is_named_as_the_nearest_only_if_the_angles_say_so(tmp_path):

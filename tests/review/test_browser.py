@@ -202,7 +202,17 @@ def test_two_tabs_in_conflict(page, run):
     assert decisions(run)["verdict"].tolist() == ["keep"]
     assert shown(page) == index
     assert "is right" in text(page, ".verdict")
+    assert text(page, ".progress").startswith("1 of")  # the decision of the other tab counts
     console(page)  # the browser logs the refused request
+
+
+def test_the_map_opens_with_the_ends_of_its_axes(page, run):
+    ready(page)
+    press(page, "g")
+    until(page, lambda d: "60 of 60" in text(d, ".summary"))
+    find(page, ".map-panel summary").click()
+    until(page, lambda d: "angle to the labelled class, from" in text(d, ".map-box"))
+    until(page, lambda d: find(d, ".map img").get_property("naturalWidth") == 512)
 
 
 def test_filter_bulk_and_one_undo_for_all(page, run):

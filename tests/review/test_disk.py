@@ -1,5 +1,6 @@
 """A disk that is full while somebody decides."""
 
+import os
 import resource
 
 import pytest
@@ -47,5 +48,23 @@ def test_it_goes_on_once_there_is_room(app, run, limited):
 
 def test_a_folder_that_cannot_be_written_to_is_said(run, limited):
     limited(0)
-    with pytest.raises(OutputError, match=r"cannot store decisions in .* make the folder of the"):
+    with pytest.raises(OutputError, match=r"cannot store decisions in .* make the run writable"):
+        made.App(run)
+
+
+def test_the_decisions_of_a_run_can_be_written_by_everybody_the_umask_allows(run):
+    before = os.umask(0o002)
+    try:
+        made.App(run).close()
+        (run / "usual").touch()
+    finally:
+        os.umask(before)
+    assert (run / "review.sqlite").stat().st_mode == (run / "usual").stat().st_mode
+
+
+def test_decisions_that_this_user_may_not_write_are_refused_before_the_first_one(run, monkeypatch):
+    made.App(run).close()
+    # as for another user without the right; the tests may run as root, who may write everything
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(OutputError, match=r"may not write to it; make the run writable for every"):
         made.App(run)

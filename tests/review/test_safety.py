@@ -22,7 +22,7 @@ from tests.review import made
 
 GOOD = {"index": 18, "action": "keep", "base": 0, "reviewer": "anna"}
 API = ("start", "queue", "example/18", "explained/18", "grid", "pictures?of=18", "changes",
-       "dashboard", "map")  # fmt: skip
+       "dashboard", "map", "axes")  # fmt: skip
 
 
 @pytest.mark.parametrize("path", API)

@@ -32,8 +32,8 @@ def group_of(probs, label, **more):
         ([0.02, 0.45, 0.5, 0.03], 2, "ambiguous between two classes", "cat and another class"),
         ([0.3, 0.2, 0.24, 0.26], 1, "unlike all classes", "No class fits even half as well"),
         ([0.13, 0.37, 0.36, 0.14], 2, "ambiguous between two classes", "between cat and bee."),
-        ([0.08, 0.08, 0.7, 0.14], 2, "hard but right", "by less than is usual for cat"),
-        ([0.1, 0.05, 0.75, 0.1], 2, "hard but right", "by less than is usual for cat"),
+        ([0.08, 0.08, 0.7, 0.14], 2, "hard but right", "less probable than is usual for cat"),
+        ([0.1, 0.05, 0.75, 0.1], 2, "hard but right", "less probable than is usual for cat"),
         ([0.01, 0.01, 0.97, 0.01], 2, "no doubt", "agrees with the label cat"),
     ],
 )  # fmt: skip
@@ -48,7 +48,8 @@ def test_of_training_a_label_that_leads_is_not_called_a_mistake_of_the_model():
     table = made.tracked([0.05] * 120 + [0.3], [*LABELS, 2], rival=[-1] * 120 + [3])
     found = suspects_of(table)
     assert found.group[-1] == HARD
-    assert "The label leads, but by less than is usual for cat." in found.reason(120)
+    why = "The label led on average, but was less probable than is usual for cat."
+    assert why in found.reason(120)
 
 
 def test_a_sure_disagreement_is_hard_but_right_where_labels_are_seldom_wrong():
@@ -130,4 +131,7 @@ def test_the_probability_of_the_rival_through_training_decides_not_odds_of_avera
     columns["rival_confidence"] = rival_confidence
     found = suspects_of(made.tracked(suspicion, labels, **columns))
     assert found.groups[found.group[0]] == "likely wrong label"
-    assert "as sure of bee as it usually is" in found.reason(0)
+    # the trained model itself may have memorised the label by now
+    assert "Averaged over the epochs, the model was as sure of bee as it usually is" in (
+        found.reason(0)
+    )

@@ -59,6 +59,10 @@ def test_tracked_suspects_have_the_rival_of_training_though_the_label_was_memori
     assert found["evidence"].tolist() == ["training dynamics"] * 3
     assert found["reason"][0].startswith("A rival class led in 9 of 10 epochs, most often dog.")
     assert found["reason"][2].startswith("The label ant led in all 10 epochs.")
+    lost = made.tracked([1.0], [2], rival=[3]).suspects(1)["reason"][0]
+    assert lost.startswith("A rival class led in all 10 epochs, most often dog.")
+    once = made.tracked([1.0], [2], rival=[3], seen=1).suspects(1)["reason"][0]
+    assert once.startswith("A rival class led in the only epoch, most often dog.")
 
 
 def test_a_tracked_table_of_an_older_version_names_no_rival_it_does_not_know():

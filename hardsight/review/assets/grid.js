@@ -477,7 +477,7 @@ export class Grid {
     const axes = h("p", { class: "soft" });
     const load = () => Promise.all([getBlob("map", shown, this.stop.signal), get("axes", {}, this.stop.signal)]).then(([blob, ends]) => {
       image.src = URL.createObjectURL(blob);
-      put(axes, `Left to right: angle to the labelled class, from ${Math.round(ends.angle_low)}° to ${Math.round(ends.angle_high)}°. Bottom to top: length of the features, from ${number(Math.exp(ends.norm_low))} to ${number(Math.exp(ends.norm_high))}. Orange: the model predicts another class.`);
+      put(axes, `Left to right: angle to the labelled class, from ${Math.round(ends.angle_low)}° to ${Math.round(ends.angle_high)}°. Bottom to top: length of the features, from ${number(Math.exp(ends.norm_low))} to ${number(Math.exp(ends.norm_high))}. Orange: suspects.`);
     }).catch(() => {});
     const panel = h("details", { class: "map-panel", open: Boolean(this.values.lasso), ontoggle: (event) => { if (event.target.open && !image.src) load(); this.laidOut(); } },
       h("summary", {}, "Map: angle and norm"),

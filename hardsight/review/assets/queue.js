@@ -414,6 +414,7 @@ export class Queue {
   async conflict(item) {
     const now = await get(`example/${item.index}`);
     Object.assign(item, { action: now.action, new: now.new, base: now.base, others: now.others });
+    this.take(await get("queue", { ...this.view, count: 1 })); // how many are open by now
     await this.show(item, { back: true });
     notice(now.action
       ? `Meanwhile you decided example ${item.index} in another window: ${this.words(item)}. Nothing was overwritten; decide again to change it.`
