@@ -397,7 +397,7 @@ class Rows:
         return inside
 
     def map_picture(self, view: View) -> bytes:
-        """The map as a PNG: stronger for more examples, more orange if more of them are suspects."""
+        """The map as a PNG: stronger for more examples, more orange for more suspects."""
         from PIL import Image
 
         cells, _ = self.map_cells()
