@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 import hardsight as hs
@@ -182,6 +183,49 @@ def test_an_actor_that_is_killed_costs_no_row(cluster, photos, slow_net, tmp_pat
     same_files(tmp_path / "local", tmp_path / "ray")
 
 
+def arrived(place: str, driver: int) -> nn.Module:
+    """Made where it is unpickled; the first process that does so, but for the driver, is killed."""
+    if os.getpid() != driver and not Path(place).exists():
+        Path(place).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Fragile(place, driver)
+
+
+class Fragile(nn.Module):
+    """A model that costs the first actor its life while it starts."""
+
+    def __init__(self, place: str, driver: int) -> None:
+        super().__init__()
+        self.place, self.driver = place, driver
+        self.head = nn.Linear(2, 3)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]]))
+            self.head.bias.zero_()
+
+    def forward(self, images):
+        return self.head(images.flatten(1)[:, :2])
+
+    def __reduce__(self):
+        return arrived, (self.place, self.driver)
+
+
+@pytest.mark.slow
+def test_an_actor_that_is_killed_while_it_starts_is_replaced(cluster, photos, tmp_path):
+    model = Fragile(str(tmp_path / "died"), os.getpid())
+    options = {
+        "size": (8, 8),
+        "mean": (0.5,) * 3,
+        "std": (0.25,) * 3,
+        "channels": 3,
+        "device": "cpu",
+        **SMALL,
+    }
+    hs.score(model, photos, out=tmp_path / "local", **options)
+    hs.score(model, photos, out=tmp_path / "ray", engine="ray", **options)
+    assert (tmp_path / "died").exists()
+    same_files(tmp_path / "local", tmp_path / "ray")
+
+
 @pytest.mark.slow
 def test_a_node_that_is_lost_costs_no_row(cluster, photos, slow_net, tmp_path):
     hs.score(slow_net, photos, out=tmp_path / "local", **SMALL)
@@ -212,6 +256,43 @@ def test_a_driver_that_is_killed_goes_on_with_resume(cluster, photos, slow_net, 
     with pytest.raises(RunExistsError, match=r"unfinished.*--resume"):
         hs.score(slow_net, photos, out=tmp_path / "ray", engine="ray", **options)
     hs.score(slow_net, photos, out=tmp_path / "ray", engine="ray", resume=True, **options)
+    same_files(tmp_path / "local", tmp_path / "ray")
+
+
+# a cluster of its own, whose head dies as soon as there is a line on standard input
+HEAD = """
+import os, psutil, sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={
+    "num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False})
+print(cluster.address, flush=True)
+sys.stdin.readline()
+for process in psutil.Process().children(recursive=True):
+    process.kill()
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_gone_is_said_to_be_with_what_is_missing(
+    cluster, photos, slow_net, tmp_path
+):
+    hs.score(slow_net, photos, out=tmp_path / "local", device="cpu", **SMALL)
+    head = subprocess.Popen([sys.executable, "-c", HEAD], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, text=True)  # fmt: skip
+    address = next(line for line in head.stdout if line.startswith(tuple("0123456789"))).strip()
+    words = ["--data", photos, "--model", slow_net, "--out", tmp_path / "ray", "--device", "cpu",
+             "--batch-size", 4, "--shard-rows", 4, "--ray-address", address]  # fmt: skip
+    command = [sys.executable, "-m", "hardsight", "score", "--engine", "ray", *map(str, words)]
+    driver = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    killer = Meanwhile(tmp_path / "ray", lambda: head.communicate("now\n"))
+    killer.start()
+    said = driver.communicate()[1]  # Ray ends it a minute after its head
+    killer.join()
+    assert driver.returncode != 0
+    assert "not answer any more" in said
+    assert f"shards are missing in {tmp_path / 'ray'} (positions" in said
+    hs.score(slow_net, photos, out=tmp_path / "ray", resume=True, device="cpu", **SMALL)
     same_files(tmp_path / "local", tmp_path / "ray")
 
 
