@@ -375,7 +375,7 @@ def test_what_the_system_refuses_is_one_line(run, monkeypatch, embeddings, tmp_p
     def refused(*args, **options):
         raise OSError(number, os.strerror(number), "theirs.npy")
 
-    monkeypatch.setattr("hardsight.run.score._score.open_source", refused)
+    monkeypatch.setattr("hardsight.run.score.run_score", refused)
     result = run("score", *embeddings, "--out", tmp_path / "run")
     assert result.exit_code == 1
     assert f"theirs.npy: {os.strerror(number)}" in result.output
