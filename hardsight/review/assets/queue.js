@@ -190,9 +190,9 @@ export class Queue {
   share(item) {
     const note = shared.about.share_note;
     const rounded = Math.round(10 * item.error_share);
-    const few = rounded === 0 ? "Fewer than 1 of 20 such labels is wrong." : null;
-    const about = rounded === 10 ? "Nearly all such labels are wrong." : `About ${rounded} of 10 such labels are wrong.`;
-    return h("p", { class: "soft" }, few ?? (note ? `At most about ${rounded} of 10 such labels are wrong, probably fewer: ${note}.` : about));
+    const few = rounded === 0 ? "By estimate, fewer than 1 of 20 such labels is wrong." : null;
+    const about = rounded === 10 ? "By estimate, nearly all such labels are wrong." : `By estimate, about ${rounded} of 10 such labels are wrong.`;
+    return h("p", { class: "soft" }, few ?? (note ? `By estimate, at most about ${rounded} of 10 such labels are wrong, probably fewer: ${note}.` : about));
   }
 
   similar(item) {
