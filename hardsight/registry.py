@@ -192,12 +192,14 @@ def words_of(name: str) -> str:
         >>> words_of("el2n"), words_of("forgetting_events")
         ('EL2N', 'Forgetting events')
     """
+    # a short name of one word, such as avh or el2n
     is_acronym = len(name) <= 4 and "_" not in name
     return name.upper() if is_acronym else name.replace("_", " ").capitalize()
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str | None:
     """The known name most similar to ``name``, or one that begins with it; ``None`` if none."""
+    # difflib finds a slip of the finger, but not a name that was cut short
     longer = [other for other in known if len(name) > 2 and other.startswith(name)]
     return next(iter(difflib.get_close_matches(name, known, n=1) or longer), None)
 

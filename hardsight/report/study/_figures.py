@@ -52,6 +52,7 @@ def _gallery(
     ]
     columns = min(_COLUMNS, len(shown))
     figure, axes = panels(-(-len(shown) // columns), columns, width=1.35, height=1.75)
+    # all of them: the last row may have more places than pictures
     for axis in axes:
         axis.set_axis_off()
     for axis, (example, picture) in zip(axes, shown, strict=False):
@@ -94,6 +95,7 @@ def _human_histograms(content: Mapping[str, Any], folder: Path) -> tuple[str, st
 
 
 def _forest(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
+    # reversed, because matplotlib counts places from below
     tested = [score for score in content["result"]["scores"] if score["correlations"]][::-1]
     figure, (axis,) = panels(width=6.5, height=0.32 * len(tested) + 1.6)
     places = np.arange(len(tested))
@@ -117,6 +119,7 @@ def _intervals(correlations: list[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         np.array([correlation[key] for correlation in correlations])
         for key in ("low", "value", "high")
     )
+    # an interval of width 0 can round to a negative length, which matplotlib refuses
     return values, np.stack([values - low, high - values]).clip(0)
 
 
@@ -198,4 +201,5 @@ def _along(
         if band and measure in ("norm", "avh"):
             axis.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, lw=0)
         axis.set(title=titles[measure], xlabel="epoch", ylabel=titles[measure])
+        # there is no epoch 1.5
         axis.xaxis.get_major_locator().set_params(integer=True)

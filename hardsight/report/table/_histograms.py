@@ -96,6 +96,7 @@ def direction(view: View, name: str) -> str:
 
 def _bins(axis: Axis, above: NDArray[np.float64], below: NDArray[np.float64]) -> list[Bin]:
     edges = np.linspace(axis.low, axis.high, _BINS + 1)
+    # a scale for each side: on a common one, few wrong predictions would not show
     ups, downs = _counts(axis, above), _counts(axis, below)
     up_scale = (_MIDDLE - _GAP - _TOP) / max(1, ups.max())
     down_scale = (_BOTTOM - _MIDDLE - _GAP) / max(1, downs.max())
@@ -119,6 +120,7 @@ def _height(n: int, scale: float) -> float:
 
 
 def _counts(axis: Axis, values: NDArray[np.float64]) -> NDArray[np.int64]:
+    # outliers beyond the axis are counted in its outer bars; the largest value is in the last bar
     share = (np.clip(values, axis.low, axis.high) - axis.low) / (axis.high - axis.low)
     return np.bincount(np.minimum((share * _BINS).astype(np.int64), _BINS - 1), minlength=_BINS)
 

@@ -374,6 +374,7 @@ def _on_device(model: nn.Module, config: AdaptConfig, device: torch.device) -> d
     """Move the model to the device; returns its weights, which every rule starts from."""
     if chosen_layout(config.channels_last, device):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    # copies, since every rule trains this module in place
     return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
 
 

@@ -92,6 +92,7 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
     labels = None
     if not config.unlabelled:
         _check_classes(source, classes)
+        # labels that are partly missing would make an accuracy of the labelled examples alone
         known = torch.tensor(source.labels)
         labels = known if bool((known >= 0).all()) else None
     return Target(source.without_labels(), labels, source.fingerprint())

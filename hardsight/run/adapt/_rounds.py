@@ -80,11 +80,13 @@ class SharedByRules:
     def predicted(self, title: str) -> Outputs:
         """Run the model with its current weights over the target."""
         config = self.config
+        # without gradients, larger batches fit than in training
         size = max(256, config.batch_size)
         with progress(title, total=len(self.target), show=self.show) as advance:
             return seen_by(
                 self.model,
                 self.pool.targets(size),
+                # from a single row, a head with a scale cannot be told from other layers
                 sample=next(self.pool.targets(2)),
                 device=self.device,
                 precision=chosen_precision(config.precision, self.device),
@@ -141,6 +143,7 @@ def run_rule(shared: SharedByRules, rule: str, folder: Path, seen: Outputs) -> R
         folder: of the rule.
         seen: outputs of the source model for the target.
     """
+    # the baseline is the source model itself: it has an evaluation, and no rounds
     last = 0 if rule == SOURCE_ONLY else shared.config.rounds
     now: Outputs | None = seen
     records: list[dict[str, Any]] = [
@@ -162,6 +165,7 @@ def run_rule(shared: SharedByRules, rule: str, folder: Path, seen: Outputs) -> R
         round_.retrain(labels)
         now = shared.predicted(f"{rule}, round {number} of {last}: predicting")
         records.append(round_.completed(choice, now))
+    # copies: the next rule trains the same module
     state = {
         name: value.detach().cpu().clone() for name, value in shared.model.state_dict().items()
     }

@@ -162,6 +162,7 @@ def accuracy_of(seen: Outputs, true_labels: Tensor | None) -> dict[str, Any] | N
     right = seen.probs.argmax(dim=1) == true_labels
     totals = torch.bincount(true_labels, minlength=classes)
     hits = torch.bincount(true_labels[right], minlength=classes)
+    # an absent class has no accuracy; 0 would count as a failure in the mean over classes
     per_class = [h / n if n else None for h, n in zip(hits.tolist(), totals.tolist(), strict=True)]
     known = [value for value in per_class if value is not None]
     return {

@@ -52,6 +52,7 @@ def accuracy_part(
     """Accuracy of all, of each class, and by number of training examples."""
     predictions, labels = outputs.predictions, outputs.labels.numpy()
     per_class = class_accuracy(predictions, labels, num_classes)
+    # a class without examples has no accuracy, and must not count as 0 in the mean
     known = [share.value for share in per_class if share is not None]
     shots = None
     if training_counts is not None:
@@ -101,6 +102,7 @@ def groups_part(
         outputs.predictions,
         hardness=hardness,
         hardness_title="AVH",
+        # a softmax can round to a little above 1
         confidence=np.minimum(confidence, 1.0),
         classes=list(classes),
     )
@@ -199,6 +201,8 @@ def calibration_rows(outputs: Outputs, *, validation_share: float, seed: int) ->
 
     All rows are drawn from, usable or not, so that every model of a card gets the same split.
     """
+    # every draw of a card has its own number beside the seed: another draw here shifts none of
+    # the others
     order = np.random.default_rng([seed, 1]).permutation(len(outputs))
     parts = np.split(order, [round(validation_share * len(order))])
     fitting, judged = (np.sort(part[outputs.usable[part]]) for part in parts)
@@ -245,11 +249,13 @@ def representation_part(
     part["kmeans"] = {**dataclasses.asdict(agreement(groups, labels)), "clusters": clusters}
     part["silhouette"] = _silhouette(features[shown], labels[shown])
     part["map"] = None
+    # the fewest that tsne_map takes
     if len(shown) >= 4:
         part["map"] = _points(tsne_map(features[shown], seed=seed), labels[shown])
     part["sphere"] = None
     if features.shape[1] in (2, 3):
         lengths = np.linalg.norm(features[shown], axis=1, keepdims=True)
+        # features that are all 0 have no direction, and stay in the centre
         units = features[shown] / np.where(lengths == 0, 1, lengths)
         part["sphere"] = _points(units, labels[shown])
     return part
@@ -306,6 +312,7 @@ def _probe(
     outputs: Outputs, train: Outputs | None, most_examples: int, seed: int
 ) -> dict[str, Any]:
     """Accuracy of a probe that is trained on the training data, or else on half of this data."""
+    # twice as many, because half of them may have to be the training data
     rows = _some(np.flatnonzero(outputs.usable), 2 * most_examples, seed)
     if train is None:
         if len(rows) < 2:
@@ -343,6 +350,7 @@ def _silhouette(features: NDArray[np.float32], labels: NDArray[np.int64]) -> dic
 
 
 def _points(places: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, Any]:
+    # finer than a page can show, and a fraction of the size of all digits
     rounded = np.round(places.astype(np.float64), 4)
     return {"points": rounded.tolist(), "labels": labels.tolist()}
 

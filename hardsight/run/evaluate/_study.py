@@ -120,6 +120,7 @@ class Study:
         }
 
     def _pass(self, subject: Subject, source: ExampleSource, *, own: bool = True) -> Outputs:
+        # the same model may be run over several datasets: a folder for each pass
         number = len(list(self.folder.iterdir()))
         read = subject.reading(source)
         length = length_of(source)
@@ -172,6 +173,7 @@ class Study:
         for card, subject, output in zip(cards, self.subjects, outputs, strict=True):
             why = note or unknown_normalisation(subject)
             card["robustness"] = {"note": why} if why else None
+            # all runs before the first attack: later, each model is shown what fooled the others
             runs.append(None if why else AttackRun(
                 subject, self.source, output,
                 spread_positions(self.source, options["attack_examples"]),
@@ -208,6 +210,7 @@ class Study:
                 card["explanation"] = {"note": note}
             return []
         positions = spread_positions(self.source, options["explain_examples"])
+        # evenly spread, so that all classes of sorted data are among the few
         pictured = positions[np.linspace(0, len(positions) - 1, min(8, len(positions))).astype(int)]
         pictures = []
         for card, subject in zip(cards, self.subjects, strict=True):

@@ -85,6 +85,7 @@ def galleries_of(
     network = _shares(values[known] if harder else -values[known])
     found = []
     for title, gap in ((HARD_FOR_PEOPLE, people - network), (HARD_FOR_NETWORK, network - people)):
+        # stable, so that ties give the same gallery on every machine
         order = np.argsort(-gap, kind="stable")[:most]
         examples = tuple(
             Disagreement(

@@ -306,6 +306,7 @@ def _against_people(
 
 def _adjusted(scored: Sequence[ScoreAgainstPeople]) -> list[ScoreAgainstPeople]:
     tested = [score for score in scored if score.correlations]
+    # by Spearman alone, as the hypotheses are tested
     raised = adjusted_p_values([score.correlations["spearman"].p for score in tested])
     by_name = {score.name: float(p) for score, p in zip(tested, raised, strict=True)}
     return [dataclasses.replace(score, p_adjusted=by_name.get(score.name)) for score in scored]
@@ -327,6 +328,7 @@ def _comparisons(
         return [
             compare_correlations(x1, x2, y, method=method, test=kind, magnitudes=True)
             for method in METHODS
+            # the paper's own test, for comparison: it takes the coefficients for independent
             for kind in (test, "fisher")
         ]
     except StatisticError:
