@@ -41,6 +41,14 @@ def tiny_bert(num_labels):
     return BertForSequenceClassification(BertConfig(num_labels=num_labels, **sizes))
 
 
+class OneLayer(nn.Module):
+    """A layer of six inputs; what follows it is up to the test."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.fc = nn.Linear(6, width)
+
+
 class WithLoss(nn.Module):
     """A body of ``width`` inputs and a loss that owns the head."""
 

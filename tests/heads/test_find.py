@@ -17,6 +17,7 @@ from hardsight.errors import (
 )
 from hardsight.heads import Head, capture, find_head
 from hardsight.models import SmallCNN
+from tests._nets import OneLayer
 
 
 def images(n: int = 3, channels: int = 3, side: int = 16) -> Tensor:
@@ -269,15 +270,11 @@ def test_a_temperature_after_the_layer_is_folded_into_weight_and_bias(explained_
 
 
 def test_one_logit_of_one_example_is_not_taken_for_a_scaled_head():
-    class Unrelated(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(6, 1)
-
+    class Unrelated(OneLayer):
         def forward(self, x: Tensor) -> Tensor:
             return self.fc(x) + 1.0  # a positive multiple of the layer's output, by accident
 
-    model = Unrelated()
+    model = Unrelated(1)
     nn.init.ones_(model.fc.weight)
     with pytest.raises(HeadMismatchError, match="layer fc of Unrelated with 1 outputs"):
         find_head(model, torch.ones(1, 6))

@@ -23,6 +23,16 @@ def batch(logits_shape, labels_shape, seed=0):
     return logits, torch.randint(0, 4, labels_shape, generator=generator)
 
 
+def assert_focal_without_gamma_is_cross_entropy(logits, targets, options):
+    ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    assert_same_value_and_gradient(
+        focal_loss(ours, targets, gamma=0.0, **options),
+        F.cross_entropy(theirs, targets, **options),
+        ours,
+        theirs,
+    )
+
+
 def assert_same_value_and_gradient(got, expected, logits, inputs_expected):
     torch.testing.assert_close(got, expected, equal_nan=True)
     got_grad = torch.autograd.grad(got.sum(), logits)[0]
@@ -41,13 +51,7 @@ def test_hard_labels_follow_cross_entropy(shapes, reduction, weighted, label_smo
         "label_smoothing": label_smoothing,
         "ignore_index": -7,
     }
-    ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    assert_same_value_and_gradient(
-        focal_loss(ours, labels, gamma=0.0, **options),
-        F.cross_entropy(theirs, labels, **options),
-        ours,
-        theirs,
-    )
+    assert_focal_without_gamma_is_cross_entropy(logits, labels, options)
 
 
 @EVERY_OPTION
@@ -57,13 +61,7 @@ def test_soft_labels_follow_cross_entropy(shapes, reduction, weighted, label_smo
     probs = probs / probs.sum(dim=min(1, probs.ndim - 1), keepdim=True)
     weight = torch.tensor([0.5, 2.0, 1.0, 0.1], dtype=torch.float64) if weighted else None
     options = {"weight": weight, "reduction": reduction, "label_smoothing": label_smoothing}
-    ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    assert_same_value_and_gradient(
-        focal_loss(ours, probs, gamma=0.0, **options),
-        F.cross_entropy(theirs, probs, **options),
-        ours,
-        theirs,
-    )
+    assert_focal_without_gamma_is_cross_entropy(logits, probs, options)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])

@@ -31,6 +31,7 @@ from hardsight.errors import (
 from hardsight.heads import Head, _capture
 from hardsight.run.loop import ModelPass
 from hardsight.table import RunFolder
+from tests._nets import OneLayer
 
 CLASSES, WIDTH = 3, 8
 
@@ -831,16 +832,12 @@ def test_a_model_of_segments_is_refused_by_that_name():
 
 
 def test_an_example_of_a_batch_in_parts_is_named_by_its_own_id():
-    class OddOne(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(6, 3)
-
+    class OddOne(OneLayer):
         def forward(self, x: Tensor) -> Tensor:
             logits = self.fc(x)
             return torch.where(x[:, :1] > 5, logits.flip(1) + 1, logits)
 
-    model, examples = OddOne(), torch.randn(4, 6)
+    model, examples = OddOne(3), torch.randn(4, 6)
     head = hs.find_head(model, torch.randn(4, 6).clamp(max=4))
     examples[:, 0] = torch.tensor([0.0, 0.0, 9.0, 0.0])
     # the longest texts first: the third and last row of the batch is the second of its part

@@ -211,13 +211,17 @@ def test_a_module_without_a_mask_sees_no_padding(tmp_path):
     np.testing.assert_allclose(table.column("min_energy"), -logits.amax(1), rtol=1e-5, atol=1e-5)
 
 
+class MeanOfWords(torch.nn.Module):
+    """Embeddings of so many tokens, and a head; what it does with them is up to the test."""
+
+    def __init__(self, tokens):
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(tokens, 8), torch.nn.Linear(8, 2)
+
+
 @pytest.mark.parametrize("declares", [False, True])
 def test_a_module_that_ignores_its_mask_is_told_of_and_sees_no_padding(declares):
-    class Counts(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.head = torch.nn.Embedding(64, 8), torch.nn.Linear(8, 2)
-
+    class Counts(MeanOfWords):
         def forward(self, input_ids, **more):
             return self.head(self.words(input_ids).mean(dim=1))
 
@@ -226,7 +230,7 @@ def test_a_module_that_ignores_its_mask_is_told_of_and_sees_no_padding(declares)
             return super().forward(input_ids)
 
     torch.manual_seed(0)
-    model, words = (Declares if declares else Counts)(), tokenizer()
+    model, words = (Declares if declares else Counts)(64), tokenizer()
     options = {"labels": LABELS, "classes": ["bad", "good"], "tokenizer": words}
     with pytest.warns(HardsightWarning, match="depend on how far it is padded"):
         table = hs.score(model, TEXTS, **options)
@@ -299,12 +303,8 @@ def test_a_tokenizer_whose_numbers_mean_other_words_is_told(verb, tmp_path, fold
 
 @pytest.mark.parametrize("says_which", [False, True])
 def test_a_vocabulary_that_cannot_be_compared_is_told(says_which):
-    class Folded(torch.nn.Module):
+    class Folded(MeanOfWords):
         """Takes the remainder, as models of hashed characters do."""
-
-        def __init__(self):
-            super().__init__()
-            self.words, self.head = torch.nn.Embedding(8, 8), torch.nn.Linear(8, 2)
 
         def get_input_embeddings(self):
             raise NotImplementedError
@@ -316,7 +316,7 @@ def test_a_vocabulary_that_cannot_be_compared_is_told(says_which):
         del Folded.get_input_embeddings
     torch.manual_seed(0)
     with pytest.warns(HardsightWarning, match=r"32 tokens, and the largest embedding .* is for 8"):
-        hs.score(Folded(), TEXTS, labels=LABELS, classes=["bad", "good"], tokenizer=tokenizer())
+        hs.score(Folded(8), TEXTS, labels=LABELS, classes=["bad", "good"], tokenizer=tokenizer())
 
 
 def test_a_tokenizer_that_brings_code_is_refused(tmp_path, folders):
