@@ -21,6 +21,7 @@ from hardsight.data.formats._folder import SPLITS as SPLITS
 from hardsight.data.formats._folder import FolderSource as FolderSource
 from hardsight.data.formats._folder import UnlabelledFolder as UnlabelledFolder
 from hardsight.data.formats._folder import split_folders as split_folders
+from hardsight.data.formats._frames import frame_source as frame_source
 from hardsight.data.formats._graphs import GRAPHS as GRAPHS
 from hardsight.data.formats._graphs import GraphSource as GraphSource
 from hardsight.data.formats._graphs import tu_graphs as tu_graphs
@@ -28,6 +29,11 @@ from hardsight.data.formats._huggingface import HuggingFaceSource as HuggingFace
 from hardsight.data.formats._huggingface import has_images as has_images
 from hardsight.data.formats._huggingface import load_from_hub as load_from_hub
 from hardsight.data.formats._human import human_frequency as human_frequency
+from hardsight.data.formats._idx import IDX_NAME as IDX_NAME
+from hardsight.data.formats._idx import idx_array as idx_array
+from hardsight.data.formats._idx import idx_images_in as idx_images_in
+from hardsight.data.formats._idx import is_idx as is_idx
+from hardsight.data.formats._idx import labels_beside as labels_beside
 from hardsight.data.formats._parquet import EMBEDDING_COLUMNS as EMBEDDING_COLUMNS
 from hardsight.data.formats._parquet import LABEL_COLUMNS as LABEL_COLUMNS
 from hardsight.data.formats._parquet import ParquetEmbeddings as ParquetEmbeddings
@@ -47,13 +53,8 @@ from hardsight.data.formats._shards import PACKED_TAR as PACKED_TAR
 from hardsight.data.formats._shards import TAR as TAR
 from hardsight.data.formats._shards import TarSource as TarSource
 from hardsight.data.formats._stored import ARRAY_SUFFIXES as ARRAY_SUFFIXES
-from hardsight.data.formats._stored import IDX_NAME as IDX_NAME
 from hardsight.data.formats._stored import MemoryArray as MemoryArray
 from hardsight.data.formats._stored import StoredArray as StoredArray
-from hardsight.data.formats._stored import idx_array as idx_array
-from hardsight.data.formats._stored import idx_images_in as idx_images_in
-from hardsight.data.formats._stored import is_idx as is_idx
-from hardsight.data.formats._stored import labels_beside as labels_beside
 from hardsight.data.formats._stored import stored_arrays as stored_arrays
 from hardsight.data.formats._tables import IMAGE_COLUMNS as IMAGE_COLUMNS
 from hardsight.data.formats._tables import IMAGE_LIST as IMAGE_LIST
@@ -64,7 +65,6 @@ from hardsight.data.formats._tables import ListedImages as ListedImages
 from hardsight.data.formats._tables import chosen_column as chosen_column
 from hardsight.data.formats._tables import csv_cells as csv_cells
 from hardsight.data.formats._tables import csv_images as csv_images
-from hardsight.data.formats._tables import frame_source as frame_source
 from hardsight.data.formats._tables import visda_images as visda_images
 from hardsight.data.formats._texts import JSON_SUFFIXES as JSON_SUFFIXES
 from hardsight.data.formats._texts import TextSource as TextSource
