@@ -27,9 +27,12 @@ demo: $(STAMP)  ## train, score and report on embedded data; writes demo/
 test: $(STAMP) browser  ## run the test suite
 	OMP_NUM_THREADS=1 $(PYTEST)
 
-# The suite runs the first 400 random cases; the others would make it a sixth longer.
-test-fuzz: $(STAMP)  ## run the random cases 400 to 2,000 of the command line
-	HARDSIGHT_FUZZ_FIRST=400 HARDSIGHT_FUZZ_CASES=1600 OMP_NUM_THREADS=1 $(PYTEST) -q tests/fuzz/test_fuzz.py
+test-long: $(STAMP)  ## run the long tests: experiments, two nodes of Ray, runs killed at random
+	OMP_NUM_THREADS=1 $(PYTEST) -q -m 'long and not slow'
+
+# The suite runs the first 100 random cases; the others would make it a sixth longer.
+test-fuzz: $(STAMP)  ## run the random cases 100 to 2,000 of the command line
+	HARDSIGHT_FUZZ_FIRST=100 HARDSIGHT_FUZZ_CASES=1900 OMP_NUM_THREADS=1 $(PYTEST) -q tests/fuzz/test_fuzz.py
 
 test-notebooks: $(STAMP)  ## run the notebooks of examples/, each in a kernel of its own
 	OMP_NUM_THREADS=1 $(PYTEST) -q -m notebooks tests/examples/test_notebooks.py
@@ -46,7 +49,8 @@ test-portable: $(STAMP)  ## run the numerical tests with older instructions and 
 
 test-seeds: $(STAMP)  ## run the tests that train with five other seeds; an hour
 	for seed in 1 2 3 4 5; do \
-	    HARDSIGHT_TEST_SEED=$$seed OMP_NUM_THREADS=1 $(PYTEST) -q $(TRAINING) \
+	    HARDSIGHT_TEST_SEED=$$seed OMP_NUM_THREADS=1 $(PYTEST) -q \
+	        -m 'not slow and not gpu and not notebooks' $(TRAINING) \
 	    || exit 1; \
 	done
 
@@ -70,7 +74,7 @@ docs: $(STAMP)  ## build the documentation into site/
 notebooks: $(STAMP)  ## run the notebooks of examples/ again and store what they show
 	$(BIN)/python docs/_build_tools/notebooks.py
 
-check: lint docs test test-notebooks test-fuzz test-portable  ## what CI checks
+check: lint docs test test-long test-notebooks test-fuzz test-portable  ## what CI checks
 
 bench: $(STAMP)  ## run the CPU benchmarks and print their tables
 	$(BIN)/python -m benchmarks
@@ -78,4 +82,4 @@ bench: $(STAMP)  ## run the CPU benchmarks and print their tables
 browser:  ## install Chromium for the browser tests where it is missing
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || sh .ci/install-chromium
 
-.PHONY: help setup demo test test-notebooks test-fuzz test-portable test-seeds test-oldest test-newest test-wheel lint docs notebooks check bench browser
+.PHONY: help setup demo test test-long test-notebooks test-fuzz test-portable test-seeds test-oldest test-newest test-wheel lint docs notebooks check bench browser

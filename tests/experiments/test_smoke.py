@@ -9,6 +9,7 @@ import pytest
 from hardsight.experiments import EXPERIMENTS, run_experiment
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_every_experiment_runs_at_smoke_scale(name, tmp_path, shared_runs, sources):
     result = run_experiment(

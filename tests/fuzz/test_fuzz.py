@@ -17,7 +17,7 @@ from tests.fuzz.cases import Answer, run_case, shrunk, told, warm_up
 from tests.fuzz.draw import Draw
 from tests.fuzz.grammar import maker_of
 
-CASES = int(os.environ.get("HARDSIGHT_FUZZ_CASES", "400"))
+CASES = int(os.environ.get("HARDSIGHT_FUZZ_CASES", "100"))
 FIRST = int(os.environ.get("HARDSIGHT_FUZZ_FIRST", "0"))
 SEED = int(os.environ.get("HARDSIGHT_FUZZ_SEED", "0"))
 CHUNK = 25

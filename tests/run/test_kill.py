@@ -15,6 +15,7 @@ import hardsight as hs
 from tests._deaths import Died, dying_after
 
 
+@pytest.mark.long
 def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_table(
     embeddings_file, tmp_path, monkeypatch
 ):
@@ -77,6 +78,7 @@ main({words})
 
 
 @pytest.mark.skipif(os.name != "posix", reason="timers and forks are of POSIX")
+@pytest.mark.long
 def test_a_process_killed_at_random_times_ends_with_the_same_table(
     embeddings_file, tmp_path, forks
 ):

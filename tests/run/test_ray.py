@@ -28,6 +28,8 @@ from hardsight.errors import (
 from tests._cluster import ROOT, TwoNodes
 from tests._deaths import Died, dying_after
 
+pytestmark = pytest.mark.long
+
 SMALL = {"batch_size": 4, "shard_rows": 4}  # 36 pictures are 9 shards
 # a model that says which processes run it, and takes its time while there is a file
 SLOW = """

@@ -87,6 +87,7 @@ def die_while_training(number: int, patch, *, at_its_end: bool = False) -> None:
     patch.setattr(Trainer, "fit", fit)
 
 
+@pytest.mark.long
 def test_dying_before_any_rename_and_resuming_gives_the_same_run(
     net, make_stripes, settings, tmp_path, monkeypatch
 ):
@@ -121,6 +122,7 @@ def test_dying_before_any_rename_and_resuming_gives_the_same_run(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is a POSIX signal")
+@pytest.mark.long
 def test_a_killed_process_continues_within_its_round(
     net, source, target, settings, tmp_path, forks
 ):
