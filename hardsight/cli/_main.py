@@ -83,6 +83,8 @@ class _Lazy(click.Group):
         try:
             return self._in_words(ctx)
         except click.ClickException as err:
+            if isinstance(err, click.NoSuchOption) and ctx.invoked_subcommand == "train":
+                _point_to_recipe(err)
             tell_failure(ctx, ctx.meta[_WORDS], err)
             raise
 
@@ -123,6 +125,17 @@ class _Lazy(click.Group):
             if is_verbose(ctx):
                 click.echo(traceback.format_exc(), err=True)
             raise click.ClickException(_denied(err)) from err
+
+
+def _point_to_recipe(err: click.NoSuchOption) -> None:
+    """Say where a recipe has what other commands take as ``--data`` or ``--model``."""
+    key = {"--data": "data.name", "--model": "model.name"}.get(err.option_name)
+    if key is not None:
+        err.possibilities = []
+        err.message = (
+            f"No such option {err.option_name!r}: the recipe says it, as {key}; "
+            f"--set '{key}=\"...\"' changes it"
+        )
 
 
 def _denied(err: OSError) -> str:
