@@ -83,10 +83,9 @@ class _Lazy(click.Group):
         try:
             return self._in_words(ctx)
         except click.ClickException as err:
-            if isinstance(err, click.NoSuchOption) and ctx.invoked_subcommand == "train":
-                _point_to_recipe(err)
-            tell_failure(ctx, ctx.meta[_WORDS], err)
-            raise
+            told = _pointed_to_recipe(err) if ctx.invoked_subcommand == "train" else err
+            tell_failure(ctx, ctx.meta[_WORDS], told)
+            raise told from err.__cause__
 
     def _in_words(self, ctx: click.Context) -> Any:
         """Run the command, and turn our errors into those that click prints in one line."""
@@ -127,15 +126,15 @@ class _Lazy(click.Group):
             raise click.ClickException(_denied(err)) from err
 
 
-def _point_to_recipe(err: click.NoSuchOption) -> None:
-    """Say where a recipe has what other commands take as ``--data`` or ``--model``."""
+def _pointed_to_recipe(err: click.ClickException) -> click.ClickException:
+    """The error, which says where a recipe has what others take as ``--data`` or ``--model``."""
+    if not isinstance(err, click.NoSuchOption):
+        return err
     key = {"--data": "data.name", "--model": "model.name"}.get(err.option_name)
-    if key is not None:
-        err.possibilities = []
-        err.message = (
-            f"No such option {err.option_name!r}: the recipe says it, as {key}; "
-            f"--set '{key}=\"...\"' changes it"
-        )
+    if key is None:
+        return err
+    said = f"the recipe says it, as {key}; --set '{key}=\"...\"' changes it"
+    return click.UsageError(f"No such option {err.option_name!r}: {said}", ctx=err.ctx)
 
 
 def _denied(err: OSError) -> str:
