@@ -15,9 +15,9 @@ each process scores its share of the same pictures without Ray.
 ``--part memory`` shows the driver's peak for more and more rows: its own memory, and pages of files
 that it reads, which the system takes back when it needs them.
 
-``--part growth`` shows what the driver keeps for each row and for each shard. The blocks in which
-the table is written are made 100 times smaller, since two full ones take more memory than all that
-grows. Rows and shards are varied independently, and a plane is fitted to the peaks.
+``--part growth`` shows what the driver keeps for each row, for each shard and for each block of the
+table. Blocks are made 10 or 100 times smaller than usual, since two full ones take more memory than
+all that grows. The three numbers are varied independently, and a plane is fitted to the peaks.
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ _GROWTH = 3  # times as many rows in the long run
 _OBJECTS = 100 << 20  # bytes of the object store, far below what the rows would take
 _ACTOR = "ray::MapWorker"
 _SHARD_ROWS = 8192  # fewer than usual, so that there are many shards of few rows
-# of --part growth: how much smaller blocks are; rows, as shares of --rows, and shards. No shard has
-# more than 8,192 rows, so that the one in memory does not count
-_SMALLER, _LARGE, _USUAL = 100, 100_000_000, 131_072
-_DESIGN = ((1 / 8, 61), (1 / 8, 488), (1 / 2, 244), (1 / 2, 488), (1, 488))
+# of --part growth: rows, as shares of --rows; shards, none of more than 16,394 rows, so that the one
+# in memory hardly counts; and how much smaller blocks are
+_DESIGN = (
+    (1 / 8, 61, 100), (1 / 8, 488, 100), (1 / 2, 244, 100), (1 / 2, 488, 100), (1, 488, 100),
+    (1, 244, 10), (1, 244, 100),
+)  # fmt: skip
+_LARGE, _USUAL, _BLOCK = 100_000_000, 131_072, 1 << 20  # rows: of all, a shard and a block
 
 
 def made_embeddings(folder: Path, rows: int, width: int, classes: int) -> Path:
@@ -104,7 +107,7 @@ def measured(folder: str, actors: int, shard_rows: int, smaller: int = 1) -> Non
 
     from hardsight.run_folder import _files
 
-    _files.ROWS_PER_GROUP //= smaller
+    _files.ROWS_PER_GROUP = _BLOCK // smaller
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
         address="local", num_cpus=actors, object_store_memory=_OBJECTS, include_dashboard=False,
@@ -298,47 +301,58 @@ def memory(options: Any, place: Path) -> None:
 
 
 def growth(options: Any, place: Path) -> None:
-    """What the driver keeps for each row and each shard, and what that is for 100 million rows."""
-    rows, points = [], []
+    """What the driver keeps of rows, shards and blocks, and what that is for 100 million rows."""
+    points = []
     folders = {
         share: made_embeddings(place / f"{share}", round(share * options.rows), 16, 10)
-        for share in {share for share, _ in _DESIGN}
+        for share in {share for share, _, _ in _DESIGN}
     }
     for _ in range(options.repeats):
-        for share, shards in _DESIGN:
+        for share, shards, smaller in _DESIGN:
             count = round(share * options.rows)
-            found = run(folders[share], 1, -(-count // shards), _SMALLER)
-            own = found["RssAnon"] / 1024
-            points.append((count, shards, own))
-            rows.append(
-                row(
-                    f"{count:,} rows in {shards} shards",
-                    [found["seconds"]],
-                    own_mib=round(own, 1),
-                    error_mib="",
-                )
-            )
-    for name, value, error in _fitted(points):
-        rows.append({**dict.fromkeys(rows[0], ""), "name": name, "n": len(points)})
-        rows[-1] |= {"own_mib": f"{value:.6g}", "error_mib": f"{error:.2g}"}
-    publish("what the driver's memory grows by, blocks 100 times smaller", rows, file=options.out)
+            found = run(folders[share], 1, -(-count // shards), smaller)
+            points.append((count, shards, smaller, found["RssAnon"] / 1024, found["seconds"]))
+    publish("what the driver's memory grows by", growth_rows(points), file=options.out)
 
 
-def _fitted(points: Sequence[tuple[int, int, float]]) -> Iterator[tuple[str, float, float]]:
-    """Least squares with standard errors; and how much more 100 million rows take than none."""
-    table = np.array(points)
-    design = np.column_stack([np.ones(len(table)), table[:, 0] / 1e6, table[:, 1] / 1e3])
-    values = np.linalg.lstsq(design, table[:, 2])[0]
-    rest = table[:, 2] - design @ values
-    spread = np.linalg.inv(design.T @ design) * (rest @ rest / (len(table) - 3))
-    large = {
-        "for none": (1, 0, 0),
-        "for a million rows more": (0, 1, 0),
-        "for a thousand shards more": (0, 0, 1),
-        f"more for {_LARGE:,} rows in usual shards": (0, _LARGE / 1e6, _LARGE / _USUAL / 1e3),
-    }
-    for name, at in large.items():
-        yield name, float(np.dot(at, values)), float(np.sqrt(np.dot(at, spread @ at)))
+def growth_rows(points: Sequence[tuple[int, int, int, float, float]]) -> list[dict[str, Any]]:
+    """A row for each run, and for each number of the fit with its standard error."""
+    rows = [
+        row(
+            f"{count:,} rows, {shards} shards, {_blocks(count, smaller):.0f} blocks",
+            [seconds],
+            own_mib=round(own, 1),
+            error_mib="",
+        )
+        for count, shards, smaller, own, seconds in points
+    ]
+    design = np.array([_place(n, shards, _blocks(n, k)) for n, shards, k, _, _ in points])
+    peaks = np.array([own for _, _, _, own, _ in points])
+    values = np.linalg.lstsq(design, peaks)[0]
+    rest = peaks - design @ values
+    spread = np.linalg.inv(design.T @ design) * (rest @ rest / (len(points) - len(values)))
+    usual = np.array(_place(_LARGE, _LARGE / _USUAL, _blocks(_LARGE, 1)))
+    usual[0] = 0
+    for name, at in (
+        ("without rows", np.array(_place(0, 0, 0))),
+        ("a million rows more", np.array([0, 1, 0, 0])),
+        ("a thousand shards more", np.array([0, 0, 1, 0])),
+        ("a thousand blocks more", np.array([0, 0, 0, 1])),
+        (f"{_LARGE:,} rows more, in shards and blocks as usual", usual),
+    ):
+        fitted = {"n": len(points), "own_mib": f"{at @ values:.1f}"}
+        fitted["error_mib"] = f"{np.sqrt(at @ spread @ at):.1f}"
+        rows.append(dict.fromkeys(rows[0], "") | {"name": name} | fitted)
+    return rows
+
+
+def _blocks(rows: int, smaller: int) -> float:
+    return rows * smaller / _BLOCK
+
+
+def _place(rows: float, shards: float, blocks: float) -> list[float]:
+    """Where a run is on the plane: 1, millions of rows, thousands of shards and of blocks."""
+    return [1, rows / 1e6, shards / 1e3, blocks / 1e3]
 
 
 def _per_row(before: tuple[int, int] | None, rows: int, own: int) -> str:
