@@ -15,9 +15,10 @@ each process scores its share of the same pictures without Ray.
 ``--part memory`` shows the driver's peak for more and more rows: its own memory, and pages of files
 that it reads, which the system takes back when it needs them.
 
-``--part growth`` shows what the driver keeps for each row, for each shard and for each block of the
-table. Blocks are made 10 or 100 times smaller than usual, since two full ones take more memory than
-all that grows. The three numbers are varied independently, and a plane is fitted to the peaks.
+``--part growth`` shows what the driver keeps of rows and shards. The blocks in which the table is
+written are made 100 times smaller, since two full ones take more memory than all that grows. Rows
+and shards are varied independently on Ray, and a plane is fitted to the peaks. Then the local
+engine, which has no records of shards but the same last steps, scores one and eight parts of rows.
 """
 
 from __future__ import annotations
@@ -44,13 +45,11 @@ _GROWTH = 3  # times as many rows in the long run
 _OBJECTS = 100 << 20  # bytes of the object store, far below what the rows would take
 _ACTOR = "ray::MapWorker"
 _SHARD_ROWS = 8192  # fewer than usual, so that there are many shards of few rows
-# of --part growth: rows, as shares of --rows; shards, none of more than 16,394 rows, so that the one
-# in memory hardly counts; and how much smaller blocks are
-_DESIGN = (
-    (1 / 8, 61, 100), (1 / 8, 488, 100), (1 / 2, 244, 100), (1 / 2, 488, 100), (1, 488, 100),
-    (1, 244, 10), (1, 244, 100),
-)  # fmt: skip
-_LARGE, _USUAL, _BLOCK = 100_000_000, 131_072, 1 << 20  # rows: of all, a shard and a block
+# of --part growth: rows, as shares of --rows, and shards, none of more than 8,197 rows, so that the
+# one in memory hardly counts; then rows of the local engine, and how much smaller its blocks are
+_ON_RAY = ((1 / 8, 61), (1 / 8, 488), (1 / 2, 244), (1 / 2, 488), (1, 488))
+_LOCAL = ((1 / 4, 100), (2, 100), (1 / 4, 25), (2, 25))
+_BLOCK, _SMALLER, _LOCAL_SHARD = 1 << 20, 100, 16_384
 
 
 def made_embeddings(folder: Path, rows: int, width: int, classes: int) -> Path:
@@ -101,23 +100,27 @@ def scored(data: Path, name: str, shard_rows: int, **engine: Any) -> None:
 
 
 def measured(folder: str, actors: int, shard_rows: int, smaller: int = 1) -> None:
-    """One run, in this process; prints what it cost."""
+    """One run, in this process, without Ray if there are no actors; prints what it cost."""
     import psutil
-    import ray
 
     from hardsight.run_folder import _files
 
     _files.ROWS_PER_GROUP = _BLOCK // smaller
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        address="local", num_cpus=actors, object_store_memory=_OBJECTS, include_dashboard=False,
-        log_to_driver=False, logging_level="ERROR",
-    )  # fmt: skip
+    engine: dict[str, Any] = {}
+    if actors:
+        import ray
+
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        ray.init(
+            address="local", num_cpus=actors, object_store_memory=_OBJECTS,
+            include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        )  # fmt: skip
+        engine = {"engine": "ray", "ray_actors": actors}
     own, peak = psutil.Process(), dict[str, int]()
     busy = dict[int, tuple[str, float]]()
     start = time.perf_counter()
     with _watched(own, peak, busy):
-        scored(Path(folder), str(actors), shard_rows, engine="ray", ray_actors=actors)
+        scored(Path(folder), str(actors), shard_rows, **engine)
     seconds = time.perf_counter() - start
     times = sorted((used for name, used in busy.values() if name.startswith(_ACTOR)), reverse=True)
     others = sum(used for name, used in busy.values() if not name.startswith(_ACTOR))
@@ -301,58 +304,46 @@ def memory(options: Any, place: Path) -> None:
 
 
 def growth(options: Any, place: Path) -> None:
-    """What the driver keeps of rows, shards and blocks, and what that is for 100 million rows."""
-    points = []
+    """What the driver keeps of rows and shards, and what that is when there are more of them."""
+    on_ray, local = [], []
     folders = {
         share: made_embeddings(place / f"{share}", round(share * options.rows), 16, 10)
-        for share in {share for share, _, _ in _DESIGN}
+        for share in {share for share, _ in _ON_RAY + _LOCAL}
     }
     for _ in range(options.repeats):
-        for share, shards, smaller in _DESIGN:
+        for share, shards in _ON_RAY:
             count = round(share * options.rows)
-            found = run(folders[share], 1, -(-count // shards), smaller)
-            points.append((count, shards, smaller, found["RssAnon"] / 1024, found["seconds"]))
-    publish("what the driver's memory grows by", growth_rows(points), file=options.out)
+            found = run(folders[share], 1, -(-count // shards), _SMALLER)
+            on_ray.append((count, shards, found["RssAnon"] / 1024, found["seconds"]))
+    for share, smaller in _LOCAL:
+        found = run(folders[share], 0, _LOCAL_SHARD, smaller)
+        count = round(share * options.rows)
+        local.append((count, smaller, found["RssAnon"] / 1024, found["seconds"]))
+    publish("what the driver's memory grows by", growth_rows(on_ray, local), file=options.out)
 
 
-def growth_rows(points: Sequence[tuple[int, int, int, float, float]]) -> list[dict[str, Any]]:
+def growth_rows(
+    on_ray: Sequence[tuple[int, int, float, float]], local: Sequence[tuple[int, int, float, float]]
+) -> list[dict[str, Any]]:
     """A row for each run, and for each number of the fit with its standard error."""
     rows = [
-        row(
-            f"{count:,} rows, {shards} shards, {_blocks(count, smaller):.0f} blocks",
-            [seconds],
-            own_mib=round(own, 1),
-            error_mib="",
-        )
-        for count, shards, smaller, own, seconds in points
+        row(f"Ray, {n:,} rows, {shards} shards", [s], own_mib=round(own, 1), error_mib="")
+        for n, shards, own, s in on_ray
     ]
-    design = np.array([_place(n, shards, _blocks(n, k)) for n, shards, k, _, _ in points])
-    peaks = np.array([own for _, _, _, own, _ in points])
+    rows += [
+        row(f"local, {n:,} rows, blocks / {smaller}", [s], own_mib=round(own, 1), error_mib="")
+        for n, smaller, own, s in local
+    ]
+    design = np.array([[1, n / 1e6, shards / 1e3] for n, shards, _, _ in on_ray])
+    peaks = np.array([own for _, _, own, _ in on_ray])
     values = np.linalg.lstsq(design, peaks)[0]
     rest = peaks - design @ values
-    spread = np.linalg.inv(design.T @ design) * (rest @ rest / (len(points) - len(values)))
-    usual = np.array(_place(_LARGE, _LARGE / _USUAL, _blocks(_LARGE, 1)))
-    usual[0] = 0
-    for name, at in (
-        ("without rows", np.array(_place(0, 0, 0))),
-        ("a million rows more", np.array([0, 1, 0, 0])),
-        ("a thousand shards more", np.array([0, 0, 1, 0])),
-        ("a thousand blocks more", np.array([0, 0, 0, 1])),
-        (f"{_LARGE:,} rows more, in shards and blocks as usual", usual),
-    ):
-        fitted = {"n": len(points), "own_mib": f"{at @ values:.1f}"}
-        fitted["error_mib"] = f"{np.sqrt(at @ spread @ at):.1f}"
-        rows.append(dict.fromkeys(rows[0], "") | {"name": name} | fitted)
+    spread = np.linalg.inv(design.T @ design) * (rest @ rest / (len(peaks) - len(values)))
+    names = ("none", "a million more, with their blocks", "a thousand shards more")
+    for name, value, variance in zip(names, values, np.diag(spread), strict=True):
+        fitted = {"n": len(peaks), "own_mib": f"{value:.1f}", "error_mib": f"{variance**0.5:.1f}"}
+        rows.append(dict.fromkeys(rows[0], "") | {"name": f"Ray, fitted: {name}"} | fitted)
     return rows
-
-
-def _blocks(rows: int, smaller: int) -> float:
-    return rows * smaller / _BLOCK
-
-
-def _place(rows: float, shards: float, blocks: float) -> list[float]:
-    """Where a run is on the plane: 1, millions of rows, thousands of shards and of blocks."""
-    return [1, rows / 1e6, shards / 1e3, blocks / 1e3]
 
 
 def _per_row(before: tuple[int, int] | None, rows: int, own: int) -> str:
