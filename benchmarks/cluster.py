@@ -15,9 +15,10 @@ each process scores its share of the same pictures without Ray.
 ``--part memory`` shows the driver's peak for more and more rows: its own memory, and pages of files
 that it reads, which the system takes back when it needs them.
 
-``--part growth`` shows what the driver keeps for each row and for each shard. The blocks in which
-the table is written are made 100 times smaller, since two full ones take more memory than all that
-grows. Rows and shards are varied independently, and a plane is fitted to the peaks.
+``--part growth`` shows what the driver keeps of rows and shards. The blocks in which the table is
+written are made 100 times smaller, since two full ones take more memory than all that grows. Rows
+and shards are varied independently on Ray, and a plane is fitted to the peaks. Then the local
+engine, which has no records of shards but the same last steps, scores one and eight parts of rows.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ _GROWTH = 3  # times as many rows in the long run
 _OBJECTS = 100 << 20  # bytes of the object store, far below what the rows would take
 _ACTOR = "ray::MapWorker"
 _SHARD_ROWS = 8192  # fewer than usual, so that there are many shards of few rows
-# of --part growth: how much smaller blocks are; rows, as shares of --rows, and shards. No shard has
-# more than 8,192 rows, so that the one in memory does not count
-_SMALLER, _LARGE, _USUAL = 100, 100_000_000, 131_072
-_DESIGN = ((1 / 8, 61), (1 / 8, 488), (1 / 2, 244), (1 / 2, 488), (1, 488))
+# of --part growth: rows, as shares of --rows, and shards, none of more than 8,197 rows, so that the
+# one in memory hardly counts; then rows of the local engine, and how much smaller its blocks are
+_ON_RAY = ((1 / 8, 61), (1 / 8, 488), (1 / 2, 244), (1 / 2, 488), (1, 488))
+_LOCAL = ((1 / 4, 100), (2, 100), (1 / 4, 25), (2, 25))
+_BLOCK, _SMALLER, _LOCAL_SHARD = 1 << 20, 100, 16_384
 
 
 def made_embeddings(folder: Path, rows: int, width: int, classes: int) -> Path:
@@ -98,23 +100,27 @@ def scored(data: Path, name: str, shard_rows: int, **engine: Any) -> None:
 
 
 def measured(folder: str, actors: int, shard_rows: int, smaller: int = 1) -> None:
-    """One run, in this process; prints what it cost."""
+    """One run, in this process, without Ray if there are no actors; prints what it cost."""
     import psutil
-    import ray
 
     from hardsight.run_folder import _files
 
-    _files.ROWS_PER_GROUP //= smaller
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        address="local", num_cpus=actors, object_store_memory=_OBJECTS, include_dashboard=False,
-        log_to_driver=False, logging_level="ERROR",
-    )  # fmt: skip
+    _files.ROWS_PER_GROUP = _BLOCK // smaller
+    engine: dict[str, Any] = {}
+    if actors:
+        import ray
+
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        ray.init(
+            address="local", num_cpus=actors, object_store_memory=_OBJECTS,
+            include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        )  # fmt: skip
+        engine = {"engine": "ray", "ray_actors": actors}
     own, peak = psutil.Process(), dict[str, int]()
     busy = dict[int, tuple[str, float]]()
     start = time.perf_counter()
     with _watched(own, peak, busy):
-        scored(Path(folder), str(actors), shard_rows, engine="ray", ray_actors=actors)
+        scored(Path(folder), str(actors), shard_rows, **engine)
     seconds = time.perf_counter() - start
     times = sorted((used for name, used in busy.values() if name.startswith(_ACTOR)), reverse=True)
     others = sum(used for name, used in busy.values() if not name.startswith(_ACTOR))
@@ -298,47 +304,46 @@ def memory(options: Any, place: Path) -> None:
 
 
 def growth(options: Any, place: Path) -> None:
-    """What the driver keeps for each row and each shard, and what that is for 100 million rows."""
-    rows, points = [], []
+    """What the driver keeps of rows and shards, and what that is when there are more of them."""
+    on_ray, local = [], []
     folders = {
         share: made_embeddings(place / f"{share}", round(share * options.rows), 16, 10)
-        for share in {share for share, _ in _DESIGN}
+        for share in {share for share, _ in _ON_RAY + _LOCAL}
     }
     for _ in range(options.repeats):
-        for share, shards in _DESIGN:
+        for share, shards in _ON_RAY:
             count = round(share * options.rows)
             found = run(folders[share], 1, -(-count // shards), _SMALLER)
-            own = found["RssAnon"] / 1024
-            points.append((count, shards, own))
-            rows.append(
-                row(
-                    f"{count:,} rows in {shards} shards",
-                    [found["seconds"]],
-                    own_mib=round(own, 1),
-                    error_mib="",
-                )
-            )
-    for name, value, error in _fitted(points):
-        rows.append({**dict.fromkeys(rows[0], ""), "name": name, "n": len(points)})
-        rows[-1] |= {"own_mib": f"{value:.6g}", "error_mib": f"{error:.2g}"}
-    publish("what the driver's memory grows by, blocks 100 times smaller", rows, file=options.out)
+            on_ray.append((count, shards, found["RssAnon"] / 1024, found["seconds"]))
+    for share, smaller in _LOCAL:
+        found = run(folders[share], 0, _LOCAL_SHARD, smaller)
+        count = round(share * options.rows)
+        local.append((count, smaller, found["RssAnon"] / 1024, found["seconds"]))
+    publish("what the driver's memory grows by", growth_rows(on_ray, local), file=options.out)
 
 
-def _fitted(points: Sequence[tuple[int, int, float]]) -> Iterator[tuple[str, float, float]]:
-    """Least squares with standard errors; and how much more 100 million rows take than none."""
-    table = np.array(points)
-    design = np.column_stack([np.ones(len(table)), table[:, 0] / 1e6, table[:, 1] / 1e3])
-    values = np.linalg.lstsq(design, table[:, 2])[0]
-    rest = table[:, 2] - design @ values
-    spread = np.linalg.inv(design.T @ design) * (rest @ rest / (len(table) - 3))
-    large = {
-        "for none": (1, 0, 0),
-        "for a million rows more": (0, 1, 0),
-        "for a thousand shards more": (0, 0, 1),
-        f"more for {_LARGE:,} rows in usual shards": (0, _LARGE / 1e6, _LARGE / _USUAL / 1e3),
-    }
-    for name, at in large.items():
-        yield name, float(np.dot(at, values)), float(np.sqrt(np.dot(at, spread @ at)))
+def growth_rows(
+    on_ray: Sequence[tuple[int, int, float, float]], local: Sequence[tuple[int, int, float, float]]
+) -> list[dict[str, Any]]:
+    """A row for each run, and for each number of the fit with its standard error."""
+    rows = [
+        row(f"Ray, {n:,} rows, {shards} shards", [s], own_mib=round(own, 1), error_mib="")
+        for n, shards, own, s in on_ray
+    ]
+    rows += [
+        row(f"local, {n:,} rows, blocks / {smaller}", [s], own_mib=round(own, 1), error_mib="")
+        for n, smaller, own, s in local
+    ]
+    design = np.array([[1, n / 1e6, shards / 1e3] for n, shards, _, _ in on_ray])
+    peaks = np.array([own for _, _, own, _ in on_ray])
+    values = np.linalg.lstsq(design, peaks)[0]
+    rest = peaks - design @ values
+    spread = np.linalg.inv(design.T @ design) * (rest @ rest / (len(peaks) - len(values)))
+    names = ("none", "a million more, with their blocks", "a thousand shards more")
+    for name, value, variance in zip(names, values, np.diag(spread), strict=True):
+        fitted = {"n": len(peaks), "own_mib": f"{value:.1f}", "error_mib": f"{variance**0.5:.1f}"}
+        rows.append(dict.fromkeys(rows[0], "") | {"name": f"Ray, fitted: {name}"} | fitted)
+    return rows
 
 
 def _per_row(before: tuple[int, int] | None, rows: int, own: int) -> str:

@@ -123,7 +123,16 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
     facts = {
         "out": result.folder,
         "page": page,
-        "rules": {rule: {"accuracy": result.accuracy(rule)} for rule in result.runs},
+        "rules": {
+            rule: {
+                "model": run.folder,
+                "accuracy": result.accuracy(rule),
+                "selected": [
+                    (record.get("quality") or {}).get("selected") for record in run.rounds
+                ],
+            }
+            for rule, run in result.runs.items()
+        },
     }
     tell(facts, lambda: _print_result(result, page))
 

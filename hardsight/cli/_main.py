@@ -83,8 +83,9 @@ class _Lazy(click.Group):
         try:
             return self._in_words(ctx)
         except click.ClickException as err:
-            tell_failure(ctx, ctx.meta[_WORDS], err)
-            raise
+            told = _pointed_to_recipe(err) if ctx.invoked_subcommand == "train" else err
+            tell_failure(ctx, ctx.meta[_WORDS], told)
+            raise told from err.__cause__
 
     def _in_words(self, ctx: click.Context) -> Any:
         """Run the command, and turn our errors into those that click prints in one line."""
@@ -123,6 +124,17 @@ class _Lazy(click.Group):
             if is_verbose(ctx):
                 click.echo(traceback.format_exc(), err=True)
             raise click.ClickException(_denied(err)) from err
+
+
+def _pointed_to_recipe(err: click.ClickException) -> click.ClickException:
+    """The error, which says where a recipe has what others take as ``--data`` or ``--model``."""
+    if not isinstance(err, click.NoSuchOption):
+        return err
+    key = {"--data": "data.name", "--model": "model.name"}.get(err.option_name)
+    if key is None:
+        return err
+    said = f"the recipe says it, as {key}; --set '{key}=\"...\"' changes it"
+    return click.UsageError(f"No such option {err.option_name!r}: {said}", ctx=err.ctx)
 
 
 def _denied(err: OSError) -> str:

@@ -462,6 +462,8 @@ def _description(file: Path) -> Described:
         digest = content.get(_DIGEST)
         if not isinstance(digest, str | None):
             raise TypeError(f"{_DIGEST} is {digest!r}")
+    except PermissionError as err:  # of another user; training again would not help
+        raise ModelError(f"cannot read {file}: {err.strerror}; ask its owner") from err
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
         raise ModelError(
             f"{file} does not describe a model ({type(err).__name__}: {err}); train it again, or "

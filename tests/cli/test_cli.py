@@ -385,6 +385,20 @@ def test_what_the_system_refuses_is_one_line(run, monkeypatch, embeddings, tmp_p
     assert "Traceback" in verbose.output
 
 
+@pytest.mark.parametrize("flag", ["data", "model"])
+def test_a_flag_that_only_a_recipe_has_is_explained(run, tmp_path, flag):
+    (tmp_path / "r.toml").write_text('model = "small_cnn"\ndata = "builtin:digits"\n')
+    result = run("train", tmp_path / "r.toml", f"--{flag}", "x")
+    assert result.exit_code == 2
+    assert f"""the recipe says it, as {flag}.name; --set '{flag}.name="..."'""" in result.output
+    assert "Did you mean" not in result.output
+    changed = run(
+        "train", tmp_path / "r.toml", "--set", f'{flag}.name="x"', "--out", tmp_path / "o"
+    )
+    assert changed.exit_code == 2
+    assert "x" in changed.output
+
+
 @pytest.mark.parametrize("body", ["raise SystemExit(0)", "def make():\n    import sys; sys.exit()"])
 def test_a_model_file_that_ends_the_program_is_a_failure(run, tmp_path, body):
     (tmp_path / "net.py").write_text(body)

@@ -99,6 +99,11 @@ def test_adapting(trained, stripes):
     (before, after) = made["rules"]["cbst+avh"]["accuracy"]  # of the model as it came, by round
     assert before == made["rules"]["source-only"]["accuracy"][0]
     assert 0 <= after <= 1
+    # a target without labels has no accuracies, so a script needs the rest
+    rule = made["rules"]["cbst+avh"]
+    assert (Path(rule["model"]) / "model.safetensors").is_file()
+    assert rule["selected"][0] is None
+    assert rule["selected"][1] > 0
 
 
 def test_evaluating(trained, stripes):

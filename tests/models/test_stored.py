@@ -1,4 +1,7 @@
+import errno
 import json
+import os
+from pathlib import Path
 from unittest import TestCase
 
 import pytest
@@ -35,6 +38,18 @@ def test_a_model_of_a_local_folder_is_found_from_anywhere(tmp_path, monkeypatch)
     for spec, kept in [("hf:vit", f"hf:{tmp_path / 'vit'}"), ("hf:owner/vit", "hf:owner/vit")]:
         written(tmp_path, spec=spec)
         assert json.loads((tmp_path / "model.json").read_text())["spec"] == kept
+
+
+def test_the_model_of_another_user_that_may_not_be_read_is_said(tmp_path, monkeypatch):
+    written(tmp_path)
+
+    def denied(file, *args, **options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+
+    # as for a user without the right; the tests may run as root, who may read everything
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(ModelError, match=r"cannot read .*model\.json: Permission denied; ask"):
+        load_model(str(tmp_path))
 
 
 def test_a_folder_cannot_name_code_to_be_run(tmp_path):
