@@ -25,6 +25,7 @@ from hardsight.data.formats._tables import (
     ListedImages,
     cell_content,
     chosen_column,
+    column_list,
     listed_images,
     plain_name,
     rows_of_split,
@@ -420,7 +421,7 @@ def one_column(schema: pa.Schema, names: Sequence[str], spec: str) -> str:
     option = {LABEL_COLUMNS[0]: "label", IMAGE_COLUMNS[0]: "image"}.get(names[0])
     instead = f"name yours by {option}_column= (--{option}-column)" if option else "rename yours"
     raise DataError(
-        f"no column {names[0]!r} in {spec}: it has {', '.join(schema.names) or 'no columns'}; "
+        f"no column {names[0]!r} in {spec}: it has {column_list(schema.names)}; "
         f"{instead}, or load the file yourself and pass a Dataset"
     )
 

@@ -41,6 +41,7 @@ SPLIT = "split"
 IMAGE_COLUMNS = ("image", "img")  # columns that hold the picture itself
 IMAGE_LIST = "image_list.txt"
 LIST_SUFFIXES = (".csv", ".tsv")
+_SHOWN = 12  # names of columns in a message: a table of features may have thousands
 _LOOKED_AT = 16  # files that are looked for before the whole list is called wrong
 
 
@@ -50,6 +51,18 @@ _REMEDIES = {
     "paths": "write a header such as path,label, or text,label for texts; --text-column "
     "(text_column=) names texts of another header",
 }
+
+
+def column_list(columns: Sequence[str]) -> str:
+    """Return the names of columns for a message, and how many there are if they are too many.
+
+    Example:
+        >>> column_list(["path", "stars"])
+        'path, stars'
+    """
+    names = ", ".join(columns[:_SHOWN]) or "no columns"
+    left = len(columns) - _SHOWN
+    return f"{names} and {left:,} more" if left > 0 else names
 
 
 def named_column(columns: Sequence[str], stated: str, role: str, spec: str) -> str:
@@ -64,7 +77,7 @@ def named_column(columns: Sequence[str], stated: str, role: str, spec: str) -> s
     """
     if stated not in columns:
         raise UnknownPartError(
-            f"no column {stated!r} in {spec}: it has {', '.join(columns) or 'no columns'}; pass "
+            f"no column {stated!r} in {spec}: it has {column_list(columns)}; pass "
             f"{role}_column= (--{role}-column) with one of them"
         )
     return stated
@@ -112,7 +125,7 @@ def chosen_column(
     remedy = remedy or _REMEDIES.get(role, "write a header such as path,label")
     raise DataError(
         f"no column of {role} in {where}: expected one of {', '.join(names)}, got "
-        f"{', '.join(columns) or 'none'}; {remedy}"
+        f"{column_list(columns)}; {remedy}"
     )
 
 

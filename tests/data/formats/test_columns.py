@@ -89,6 +89,15 @@ def test_without_a_column_of_labels_the_message_says_how_to_name_one(written, ki
         open_source(data, **HEADS.get(holds, {}))
 
 
+def test_of_a_table_with_many_columns_a_message_lists_a_few():
+    wide = pd.DataFrame(np.eye(2, 5000), columns=[f"f{number}" for number in range(5000)])
+    wide.insert(0, "text", ["a film", "a plot"])
+    for more, said in (({}, "no column of labels"), ({"label_column": "nope"}, "no column 'nope'")):
+        with pytest.raises(DataError, match=said + r".* f10 and 4,989 more; ") as caught:
+            open_source(wide, **more)
+        assert len(str(caught.value)) < 500
+
+
 @pytest.mark.parametrize(
     ("kind", "holds"), [form for form in FORMS if form[1] in ("pictures", "paths")]
 )
