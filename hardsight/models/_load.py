@@ -72,6 +72,8 @@ class LoadedModel:
         processor: the image processor of transformers from which ``preprocessing`` was read, if it
             could be built.
         tokenizer: tokenizer of a text model of transformers.
+        untrained: names of weights that a model of transformers needs and its folder does not
+            store, such as those of a new head; they were drawn at random.
     """
 
     model: nn.Module
@@ -84,6 +86,7 @@ class LoadedModel:
     class_names: ClassNames = field(default_factory=ClassNames)
     processor: Any = None
     tokenizer: Any = None
+    untrained: tuple[str, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -239,7 +242,7 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _LoadOptions) 
         return LoadedModel(
             named_model.model, spec, named_model.preprocessing, digest, f"as stored in {spec}",
             class_names=named_model.classes, processor=named_model.processor,
-            tokenizer=named_model.tokenizer,
+            tokenizer=named_model.tokenizer, untrained=named_model.untrained,
         )  # fmt: skip
     if kind in _PACKAGES:
         build = timm_model if kind == "timm" else torchvision_model
@@ -283,7 +286,9 @@ def _with_weights(
     known = None if described is None else described.digest_of(file)
     digest = load_weights(loaded.model, file, digest=known)
     loaded.model.eval()
-    return replace(loaded, weights_digest=digest, weights_origin=f"file {Path(file).name}")
+    return replace(
+        loaded, weights_digest=digest, weights_origin=f"file {Path(file).name}", untrained=()
+    )
 
 
 def _as_described(

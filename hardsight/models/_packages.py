@@ -51,6 +51,7 @@ class NamedModel:
         classes: names of its outputs, if its weights are the package's own.
         processor: the image processor of transformers, if it could be built.
         tokenizer: tokenizer of a text model.
+        untrained: names of weights that are not stored, and were drawn at random.
     """
 
     model: nn.Module
@@ -58,6 +59,7 @@ class NamedModel:
     classes: ClassNames
     processor: Any = None
     tokenizer: Any = None
+    untrained: tuple[str, ...] = ()
 
 
 def timm_model(
@@ -139,14 +141,15 @@ def hugging_face_model(
         language: nn.Module = _built(f"hf:{name}", stored.language_model)
         tokenizer = _built(f"the tokenizer of hf:{name}", stored.tokenizer)
         return NamedModel(language, None, ClassNames(), tokenizer=tokenizer)
-    model: nn.Module = _built(f"hf:{name}", lambda: stored.built(num_classes, if_new))
-    processor = None
+    model, untrained = _built(f"hf:{name}", lambda: stored.built(num_classes, if_new))
+    classes = own_classes(model, f"hf:{name}")
     if stored.takes_texts:
         tokenizer = _built(f"the tokenizer of hf:{name}", stored.tokenizer)
-        return NamedModel(model, None, own_classes(model, f"hf:{name}"), tokenizer=tokenizer)
+        return NamedModel(model, None, classes, tokenizer=tokenizer, untrained=untrained)
+    processor = None
     if preprocessing is None:
         preprocessing, processor = stored.preprocessing(model)
-    return NamedModel(model, preprocessing, own_classes(model, f"hf:{name}"), processor)
+    return NamedModel(model, preprocessing, classes, processor, untrained=untrained)
 
 
 def stored_tokenizer(name: str, *, trust_remote_code: bool = False) -> Any:
@@ -235,8 +238,10 @@ class HuggingFaceModel:
         self._settings = self._model_settings()
         self._refuse_code(self._settings, _MODEL_CODE)
 
-    def built(self, num_classes: int | None, if_new: int | None = None) -> nn.Module:
-        """Build the model with its stored weights.
+    def built(
+        self, num_classes: int | None, if_new: int | None = None
+    ) -> tuple[nn.Module, tuple[str, ...]]:
+        """Build the model with its stored weights, and name those that are not stored.
 
         Args:
             num_classes: number of classes that the model must have; a language model gets a new
@@ -251,14 +256,16 @@ class HuggingFaceModel:
         if self.takes_texts and wanted is not None and not self._has_classes:
             given["num_labels"] = wanted  # adds a new, untrained head to a language model
         # passed even if False, because otherwise transformers asks on standard input
-        model: nn.Module = auto.from_pretrained(self.name, trust_remote_code=self._trusts, **given)
-        labels: int = model.config.num_labels  # type: ignore[union-attr,assignment]
+        model, about = auto.from_pretrained(
+            self.name, trust_remote_code=self._trusts, output_loading_info=True, **given
+        )
+        labels: int = model.config.num_labels
         if num_classes is not None and num_classes != labels:
             raise ModelError(
                 f"hf:{self.name} has {labels} classes, got num_classes={num_classes}; "
                 "leave num_classes out, or choose a model with as many classes"
             )
-        return model
+        return model, tuple(sorted(about["missing_keys"]))
 
     def language_model(self) -> nn.Module:
         """Build the model with the layer that predicts tokens.

@@ -82,9 +82,10 @@ class Session:
     ) -> None:
         self.table = read_table(run)
         if (self.table.metadata.get("data") or {}).get("sentences"):
+            step = shlex.join(["hardsight", "report", str(run)])
             raise TableError(
                 f"{run} has a row for each token of sentences, whose labels are the text itself, "
-                "so there is nothing to relabel; look at its report: hardsight report"
+                f"so there is nothing to relabel; look at its report: {step}"
             )
         for column in ("index", "id", "label"):
             if column not in self.table.columns:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight._checks import checked_options, warn
-from hardsight.errors import OptionError
+from hardsight.errors import OptionError, TableError
 from hardsight.registry import unknown_name
 from hardsight.selection._keep import rows_to_keep
 from hardsight.suspects import most_suspect, repeats_of
@@ -86,6 +86,11 @@ def select(
     """
     if not isinstance(table, ScoreTable):
         table = read_table(table)
+    if (table.metadata.get("data") or {}).get("sentences"):
+        raise TableError(
+            "the table has a row for each token of sentences, and rows are selected for data that "
+            "has an example for each row; rank the tokens themselves: table.hardest(n)"
+        )
     if how not in RULES:
         raise OptionError(unknown_name("rule", how, list(RULES)))
     if drop_hardest is not None and how != "coverage":

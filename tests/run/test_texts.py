@@ -437,3 +437,17 @@ def test_a_card_of_texts_has_all_parts_but_those_of_pictures(folders, tmp_path):
         hs.evaluation_card(
             names["bert"], written(tmp_path / "plain.csv"), ood="builtin:digits", device="cpu"
         )
+
+
+@pytest.mark.parametrize("verb", [hs.score, hs.evaluation_card, hs.queue])
+def test_a_model_that_was_stored_without_a_head_is_refused(tmp_path, folders, verb):
+    # transformers would draw the head at random, and print it at most
+    trained = transformers.AutoModel.from_pretrained(folders["bert"])
+    trained.save_pretrained(tmp_path / "body")
+    transformers.AutoTokenizer.from_pretrained(folders["bert"]).save_pretrained(tmp_path / "body")
+    file = written(tmp_path / "reviews.csv", labels=[row % 2 for row in range(90)])
+    more = {"budget": 3} if verb is hs.queue else {}
+    with pytest.raises(
+        ModelError, match=r"stores no classifier\.bias, classifier\.weight: they wou"
+    ):
+        verb(f"hf:{tmp_path / 'body'}", file, **more)

@@ -244,8 +244,11 @@ def test_the_command_writes_a_table_and_goes_on_with_it(tmp_path, folders):
 
 def test_there_is_nothing_to_relabel(tmp_path, folders):
     hs.score(f"hf:{folders['gpt2']}", TEXTS, tokens=True, out=tmp_path / "run")
-    with pytest.raises(TableError, match=r"a row for each token of sentences, .* hardsight report"):
+    said = r"a row for each token of sentences, .* hardsight report .*/run$"
+    with pytest.raises(TableError, match=said):
         hs.review(tmp_path / "run", open_browser=False)
+    with pytest.raises(TableError, match="a row for each token of sentences, and rows are selec"):
+        hs.select(tmp_path / "run", keep=0.5)
 
 
 def test_a_run_that_was_interrupted_goes_on_to_the_same_table(tmp_path, folders, monkeypatch):

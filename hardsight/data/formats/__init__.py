@@ -65,10 +65,12 @@ from hardsight.data.formats._tables import ListedImages as ListedImages
 from hardsight.data.formats._tables import chosen_column as chosen_column
 from hardsight.data.formats._tables import csv_cells as csv_cells
 from hardsight.data.formats._tables import csv_images as csv_images
+from hardsight.data.formats._tables import named_column as named_column
 from hardsight.data.formats._tables import visda_images as visda_images
 from hardsight.data.formats._texts import JSON_SUFFIXES as JSON_SUFFIXES
 from hardsight.data.formats._texts import TextSource as TextSource
 from hardsight.data.formats._texts import is_text_list as is_text_list
+from hardsight.data.formats._texts import table_column as table_column
 from hardsight.data.formats._texts import table_columns as table_columns
 from hardsight.data.formats._texts import text_columns as text_columns
 from hardsight.data.formats._texts import text_file as text_file

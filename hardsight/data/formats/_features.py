@@ -97,7 +97,8 @@ def _of_frame(
     names = [str(name) for name in frame.columns]
     aside = []
     if labels is None:
-        label = chosen_column(names, LABELS, "labels", "the columns of DataFrame")
+        where, remedy = "the columns of DataFrame", "pass them by labels=, one per row"
+        label = chosen_column(names, LABELS, "labels", where, remedy=remedy)
         labels = frame.iloc[:, names.index(label)].to_numpy()
         aside.append(label)
     ids = frame["id"].to_numpy() if "id" in names and "id" not in (columns or ()) else None

@@ -18,10 +18,11 @@ from hardsight.data.formats._tables import (
     chosen_column,
     classes_of_all,
     listed_images,
+    named_column,
     rows_of_split,
 )
 from hardsight.data.source import ExampleSource
-from hardsight.errors import DataError, UnknownPartError
+from hardsight.errors import DataError
 
 
 def frame_source(
@@ -45,13 +46,15 @@ def frame_source(
     where = f"the columns of {spec}"
     # by position, since a frame may have two columns of the same name
     columns = {name: frame.iloc[:, at].to_numpy() for at, name in enumerate(names)}
+    if label is not None:
+        named_column(names, label, "label", spec)
+    # also if it is named, since a frame may have it twice
     label = chosen_column(names, LABELS if label is None else (label,), "labels", where)
     stored = (name for name in IMAGE_COLUMNS if name in names and not _are_paths(columns[name]))
     pictures = (
         image or next(stored, None) or chosen_column(names, PATHS, "pictures or paths", where)
     )
-    if pictures not in names:
-        raise UnknownPartError(f"no column {pictures!r} in {spec}: it has {', '.join(names)}")
+    named_column(names, pictures, "image", spec)
     labels, known = _labels(frame.iloc[:, names.index(label)])
     cells, given = columns[pictures], known if classes is None else classes
     if _are_paths(cells):

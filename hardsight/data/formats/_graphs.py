@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -122,9 +123,26 @@ class _Files:
         if not file.is_file():
             raise DataError(f"{self._spec} has no {file.name}, which a set of graphs needs")
         try:
-            return np.loadtxt(file, dtype=kind, delimiter=",", ndmin=2)
+            with warnings.catch_warnings():
+                # what an empty file means is said by whoever needs its numbers
+                warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+                return np.loadtxt(file, dtype=kind, delimiter=",", ndmin=2)
         except ValueError as err:
             raise DataError(f"{file} cannot be read as numbers: {err}") from err
+
+    def of_nodes(self, suffix: str, count: int, kind: type = np.int64) -> NDArray[Any]:
+        """Return the numbers in a file that has a line for each of ``count`` nodes.
+
+        Raises:
+            DataError: the file has more or fewer lines.
+        """
+        found = self.numbers(suffix, kind)
+        if len(found) != count:
+            raise DataError(
+                f"expected a line for each of {count:,} nodes in {self._name}{suffix} of "
+                f"{self._spec}, got {len(found):,}"
+            )
+        return found
 
     def column(self, suffix: str) -> NDArray[Any]:
         """Return the numbers in a file that has one per line.
@@ -176,14 +194,12 @@ def _node_features(
     if read.has("_node_labels.txt"):
         columns = [
             np.unique(column, return_inverse=True)[1]
-            for column in read.numbers("_node_labels.txt").T
+            for column in read.of_nodes("_node_labels.txt", count).T
         ]
         kinds = columns[0]  # a drawing shows only the first column
         parts += [np.eye(int(column.max()) + 1, dtype=np.float32)[column] for column in columns]
     if read.has("_node_attributes.txt") and (attributes or not parts):
-        parts.append(read.numbers("_node_attributes.txt", np.float32))
-    if any(len(part) != count for part in parts):
-        raise DataError(f"expected a line for each of {count:,} nodes in every file of nodes")
+        parts.append(read.of_nodes("_node_attributes.txt", count, np.float32))
     features = np.concatenate(parts, axis=1) if parts else np.ones((count, 1), dtype=np.float32)
     return kinds, features
 

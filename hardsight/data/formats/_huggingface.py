@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hardsight._checks import first_line
 from hardsight.data.formats._parquet import LABEL_COLUMNS
-from hardsight.data.formats._tables import IMAGE_COLUMNS
+from hardsight.data.formats._tables import IMAGE_COLUMNS, named_column
 from hardsight.data.pixels import decode, decode_file
 from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, evenly_spaced
 from hardsight.errors import BadExampleError, DataError, MissingDataError
@@ -28,13 +28,20 @@ class HuggingFaceSource(ExampleSource):
         dataset: any map-style ``datasets.Dataset`` without a format of its own.
         spec: as the user named it.
         classes: names, position = label; those of the label column if not given.
+        label: name of the label column; ``None`` finds it by the usual names.
 
     Raises:
         DataError: no column, or more than one, can be the image or the label.
+        UnknownPartError: the column that is named is not there.
     """
 
     def __init__(
-        self, dataset: Any, *, spec: str = "Dataset", classes: Sequence[str] | None = None
+        self,
+        dataset: Any,
+        *,
+        spec: str = "Dataset",
+        classes: Sequence[str] | None = None,
+        label: str | None = None,
     ) -> None:
         import datasets
 
@@ -43,7 +50,9 @@ class HuggingFaceSource(ExampleSource):
             raise DataError(f"no examples in {spec}: the dataset has no rows")
         kinds = dataset.features
         self._column = _chosen(kinds, datasets.Image, IMAGE_COLUMNS, "image", spec)
-        label = _chosen(kinds, datasets.ClassLabel, LABEL_COLUMNS, "label", spec)
+        if label is None:
+            label = _chosen(kinds, datasets.ClassLabel, LABEL_COLUMNS, "label", spec)
+        named_column(list(kinds), label, "label", spec)
         self._images = dataset.select_columns([self._column]).cast_column(
             self._column, datasets.Image(decode=False)
         )
@@ -136,7 +145,8 @@ def _chosen(kinds: Any, kind: type, preferred: Sequence[str], role: str, spec: s
     if len(fitting) == 1 or (fitting and fitting[0] in named):
         return fitting[0]
     said = f"{len(fitting)} columns could be ({', '.join(fitting)})" if fitting else "none is"
+    option = "name it by label_column= (--label-column), or " if role == "label" else ""
     raise DataError(
-        f"expected one {role} column in {spec}, but {said}, among {', '.join(kinds)}; rename it "
-        f"to {role!r} with dataset.rename_column"
+        f"expected one {role} column in {spec}, but {said}, among {', '.join(kinds)}; {option}"
+        f"rename it to {role!r} with dataset.rename_column"
     )

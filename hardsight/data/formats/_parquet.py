@@ -25,6 +25,7 @@ from hardsight.data.formats._tables import (
     ListedImages,
     cell_content,
     chosen_column,
+    column_list,
     listed_images,
     plain_name,
     rows_of_split,
@@ -256,16 +257,13 @@ class ParquetSource(ExampleSource):
         return paths.combine_chunks() if unique else None
 
 
-def holds_paths(schema: pa.Schema, column: str | None = None) -> bool:
+def holds_paths(schema: pa.Schema, image: str | None = None) -> bool:
     """Return whether the images are given as paths, by an image column of text or a path column.
 
-    Args:
-        schema: the schema of the files.
-        column: the column that the user named, if there is one.
+    If the user names the column ``image``, that one decides.
     """
-    if column is not None:
-        return column in schema.names and _is_text(schema.field(column).type)
-    named = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
+    names = IMAGE_COLUMNS if image is None else (image,)
+    named = next((name for name in names if name in schema.names), None)
     if named is not None:
         return _is_text(schema.field(named).type)
     return any(
@@ -303,8 +301,8 @@ def parquet_paths(
     """
     where = f"the columns of {spec}"
     text = [name for name in schema.names if _is_text(schema.field(name).type)]
-    path = chosen_column(text, PATHS if image is None else (image,), "paths", where)
-    label = chosen_column(schema.names, LABELS if label is None else (label,), "labels", where)
+    path = image or chosen_column(text, PATHS, "paths", where)
+    label = label or chosen_column(schema.names, LABELS, "labels", where)
     splits = [name for name in schema.names if plain_name(name) == SPLIT] if by_column else []
     columns = {name: column_values(files, name) for name in splits}
     source = listed_images(
@@ -420,9 +418,11 @@ def one_column(schema: pa.Schema, names: Sequence[str], spec: str) -> str:
     for name in names:
         if name in schema.names:
             return name
+    option = {LABEL_COLUMNS[0]: "label", IMAGE_COLUMNS[0]: "image"}.get(names[0])
+    instead = f"name yours by {option}_column= (--{option}-column)" if option else "rename yours"
     raise DataError(
-        f"no column {names[0]!r} in {spec}: it has {', '.join(schema.names) or 'no columns'}; "
-        "rename the column, or load the file yourself and pass a Dataset"
+        f"no column {names[0]!r} in {spec}: it has {column_list(schema.names)}; "
+        f"{instead}, or load the file yourself and pass a Dataset"
     )
 
 

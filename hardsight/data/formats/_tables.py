@@ -41,10 +41,56 @@ SPLIT = "split"
 IMAGE_COLUMNS = ("image", "img")  # columns that hold the picture itself
 IMAGE_LIST = "image_list.txt"
 LIST_SUFFIXES = (".csv", ".tsv")
+_SHOWN = 12  # names of columns in a message: a table of features may have thousands
 _LOOKED_AT = 16  # files that are looked for before the whole list is called wrong
 
 
-def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where: str) -> str:
+# What to do if no column has one of the usual names, by what the column holds.
+_REMEDIES = {
+    "labels": "name yours by label_column= (--label-column), or write a header such as path,label",
+    "paths": "write a header such as path,label, or text,label for texts; --text-column "
+    "(text_column=) names texts of another header",
+}
+
+
+def column_list(columns: Sequence[str]) -> str:
+    """Return the names of columns for a message, and how many there are if they are too many.
+
+    Example:
+        >>> column_list(["path", "stars"])
+        'path, stars'
+    """
+    names = ", ".join(columns[:_SHOWN]) or "no columns"
+    left = len(columns) - _SHOWN
+    return f"{names} and {left:,} more" if left > 0 else names
+
+
+def named_column(columns: Sequence[str], stated: str, role: str, spec: str) -> str:
+    """Return the column that the user names as its label, text or image column.
+
+    Raises:
+        UnknownPartError: there is no such column.
+
+    Example:
+        >>> named_column(["path", "stars"], "stars", "label", "x.csv")
+        'stars'
+    """
+    if stated not in columns:
+        raise UnknownPartError(
+            f"no column {stated!r} in {spec}: it has {column_list(columns)}; pass "
+            f"{role}_column= (--{role}-column) with one of them"
+        )
+    return stated
+
+
+def chosen_column(
+    columns: Sequence[str],
+    names: Sequence[str],
+    role: str,
+    where: str,
+    *,
+    remedy: str | None = None,
+) -> str:
     """Return the column that has one of ``names``, whatever its case and separators.
 
     Args:
@@ -52,6 +98,7 @@ def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where
         names: the names the column may have. The first one is the documented one, and wins.
         role: what the column holds, for messages.
         where: the header, for messages.
+        remedy: what to do if no column has such a name, if it is not what ``role`` usually asks.
 
     Raises:
         DataError: no column has such a name, or several have.
@@ -75,11 +122,10 @@ def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where
             f"columns {fitting[0]!r} and {fitting[1]!r} could both be the {role} in {where}; "
             f"rename the one that is meant to {names[0]}"
         )
-    texts = ", or text,label for texts; --text-column (text_column=) names texts of another header"
+    remedy = remedy or _REMEDIES.get(role, "write a header such as path,label")
     raise DataError(
         f"no column of {role} in {where}: expected one of {', '.join(names)}, got "
-        f"{', '.join(columns) or 'none'}; write a header such as path,label"
-        f"{texts if role == 'paths' else ''}"
+        f"{column_list(columns)}; {remedy}"
     )
 
 
@@ -248,15 +294,20 @@ def csv_images(
 
     Raises:
         DataError: the file cannot be read, or no column or several could be the paths or labels.
+        UnknownPartError: a column that is named is not there.
         LabelError: a label is missing or not a class.
     """
     header, rows = csv_cells(file, spec)
     where = f"the header of {spec}"
     path, label_at = (
-        header.index(chosen_column(header, names, role, where))
-        for names, role in (
-            (PATHS if image is None else (image,), "paths"),
-            (LABELS if label is None else (label,), "labels"),
+        header.index(
+            chosen_column(header, names, f"{holds}s", where)
+            if stated is None
+            else named_column(header, stated, role, spec)
+        )
+        for stated, names, holds, role in (
+            (image, PATHS, "path", "image"),
+            (label, LABELS, "label", "label"),
         )
     )
     check_cells(header, rows, spec, quoted="a, b.png")

@@ -21,6 +21,7 @@ from hardsight.data.formats._tables import (
     chosen_column,
     classes_of_all,
     csv_cells,
+    named_column,
     plain_name,
     rows_of_split,
 )
@@ -34,7 +35,7 @@ from hardsight.data.source import (
     id_at,
 )
 from hardsight.data.texts import Texts
-from hardsight.errors import BadExampleError, DataError, LabelError, UnknownPartError
+from hardsight.errors import BadExampleError, DataError, LabelError
 
 # The first name is the documented one and wins over the others.
 TEXTS = ("text", "sentence", "review", "question", "comment", "content", "document", "body")
@@ -127,6 +128,11 @@ class TextSource(ExampleSource):
         """Return another column of the file, or ``None`` if there is no such column."""
         found = self._columns.get(name)
         return None if found is None else np.asarray(found)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the file's columns."""
+        return tuple(map(str, self._columns))
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of labels, classes and all texts."""
@@ -256,12 +262,7 @@ def table_column(
     """
     if stated is None:
         return chosen_column(header, names, f"{role}s", f"the columns of {spec}")
-    if stated not in header:
-        raise UnknownPartError(
-            f"no column {stated!r} in {spec}: it has {', '.join(header) or 'no columns'}; pass "
-            f"{role}_column= (--{role}-column) with one of them"
-        )
-    return stated
+    return named_column(header, stated, role, spec)
 
 
 def _csv_columns(file: Path, spec: str) -> dict[str, list[str | None]]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from hardsight.data.formats import (
     EMBEDDING_COLUMNS,
     IMAGE_COLUMNS,
-    LABEL_COLUMNS,
     ArraySource,
     EmbeddingSource,
     ParquetEmbeddings,
@@ -97,15 +96,12 @@ def parquet_source(
     schema = common_schema(files)
     if options.are_sentences:
         return sentences_in({n: column_values(files, n) for n in schema.names}, text, options)
-    named_image, named_label = options.image_column, options.label_column
-    image_names = IMAGE_COLUMNS if named_image is None else (named_image,)
-    label_names = LABEL_COLUMNS if named_label is None else (named_label,)
-    # a column that was named but is not there is reported when it is read
-    has_images = named_image is not None or not set(IMAGE_COLUMNS).isdisjoint(schema.names)
+    images, labels_in = options.columns_of(schema.names, text)
+    has_images = not set(images).isdisjoint(schema.names)
     has_embeddings = not set(EMBEDDING_COLUMNS).isdisjoint(schema.names)
     are_texts = options.text_column is not None or (
         options.class_weights is None
-        and not (has_images or has_embeddings or holds_paths(schema))
+        and not (has_images or has_embeddings or holds_paths(schema, options.image_column))
         and is_text_list(schema.names)
     )
     if are_texts:
@@ -113,11 +109,11 @@ def parquet_source(
         return text_parquet(files, spec=text, **options.of_texts())
     # if a head is named, lists of numbers are embeddings even beside a column of pictures
     may_be_pictures = options.class_weights is None and (has_images or not has_embeddings)
-    if may_be_pictures and holds_paths(schema, named_image):
+    if may_be_pictures and holds_paths(schema, options.image_column):
         options.images_only()
         return parquet_paths(
             files, schema, spec=text, classes=options.classes, split=options.split,
-            by_column=not split_done, image=named_image, label=named_label,
+            by_column=not split_done, image=options.image_column, label=options.label_column,
         )  # fmt: skip
     if not split_done:
         options.refuse("split", because=f"{text} names the files themselves")
@@ -125,23 +121,22 @@ def parquet_source(
         options.images_only()
         if has_images:
             pictures = ParquetSource(
-                files, spec=text, classes=options.classes,
-                label_columns=label_names, image_columns=image_names,
+                files, spec=text, classes=options.classes, label_columns=labels_in,
+                image_columns=images,
             )  # fmt: skip
-            label = one_column(schema, label_names, text)
-            image = one_column(schema, image_names, text)
+            label = one_column(schema, labels_in, text)
+            image = one_column(schema, images, text)
             root = _root(files, text)
             pictures.label_place = LabelPlace("parquet", tuple(files), root, label, paths=image)
             return pictures
     if not has_embeddings:
         one_column(schema, (*IMAGE_COLUMNS, *EMBEDDING_COLUMNS), text)
+    options.refuse("image_column", because=f"{text} holds embeddings")
     column = one_column(schema, EMBEDDING_COLUMNS, text)
-    options.refuse("image_column", because=f"{text} is read as stored embeddings")
-    if options.labels is not None:
-        options.refuse("label_column", because="labels are given apart from the file")
+    options.one_label_source()
     labels, stored, place = options.labels, None, None
     if labels is None:
-        label = one_column(schema, label_names, text)
+        label = one_column(schema, labels_in, text)
         labels, stored = column_values(files, label), stored_class_names(schema, label)
         place = LabelPlace("parquet", tuple(files), _root(files, text), name=label)
     ids = column_values(files, "id") if "id" in schema.names else None
@@ -161,8 +156,7 @@ def array_source(
 ) -> ExampleSource | EmbeddingSource:
     """Embeddings or examples among the arrays of a file."""
     options.refuse("split", because=f"{text} holds arrays without splits")
-    columns = f"{text} holds arrays, which have no columns"
-    options.refuse("label_column", "image_column", because=columns)
+    options.refuse("label_column", because=f"{text} holds arrays, which have no columns")
 
     def first(*names: str) -> StoredArray | None:
         return next((arrays[name] for name in names if name in arrays), None)

@@ -17,12 +17,12 @@ from hardsight.data.formats import (
     MemoryArray,
     StreamSource,
     TextSource,
-    chosen_column,
     frame_source,
     has_images,
     is_text_list,
     plain_array,
     sampled_rows,
+    table_column,
     text_columns,
 )
 from hardsight.data.opening._files import FORMS, LABEL_NAMES, array_source, embedding_source
@@ -127,10 +127,11 @@ def _frame_of_embeddings(frame: Any, options: Options) -> EmbeddingSource:
         rows = np.stack([np.asarray(row) for row in columns[column]])
     except ValueError as err:
         raise DataError(f"the column {column!r} holds vectors of different length: {err}") from err
-    options.refuse("image_column", because="the DataFrame is read as stored embeddings")
-    names = LABELS if options.label_column is None else (options.label_column,)
-    label = chosen_column(list(columns), names, "labels", "the columns of DataFrame")
-    labels = columns[label] if options.labels is None else options.labels
+    options.one_label_source()
+    labels = options.labels
+    if labels is None:
+        stated = options.label_column
+        labels = columns[table_column(list(columns), stated, LABELS, "label", "DataFrame")]
     return embedding_source(
         "DataFrame", MemoryArray(rows), options, labels=labels, ids=columns.get("id")
     )
@@ -166,7 +167,7 @@ def _huggingface(data: Any, options: Options) -> ExampleSource:
     if options.text_column is not None or holds_texts(data):
         return texts_of(data, replace(options, split=None))
     if has_images(data):
-        return HuggingFaceSource(data, classes=options.classes)
+        return HuggingFaceSource(data, classes=options.classes, label=options.label_column)
     return DatasetSource(data, classes=options.classes)
 
 

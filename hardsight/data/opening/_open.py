@@ -13,7 +13,9 @@ from hardsight.data.formats import (
     ARRAY_SUFFIXES,
     GRAPHS,
     IDX_NAME,
+    IMAGE_COLUMNS,
     JSON_SUFFIXES,
+    LABEL_COLUMNS,
     LINE_SUFFIXES,
     LIST_SUFFIXES,
     PACKED_TAR,
@@ -38,6 +40,7 @@ from hardsight.data.formats import (
     is_idx,
     is_text_list,
     load_from_hub,
+    named_column,
     split_folders,
     stored_arrays,
     text_file,
@@ -82,12 +85,6 @@ from hardsight.registry import nearest_name, unknown_name
 from hardsight.selection import read_rows
 
 
-def _no_choice_of_columns(source: Any) -> str:
-    if isinstance(source, HuggingFaceSource):
-        return f"{source.spec} says itself which column is what; rename_column() changes it"
-    return f"{source.spec} has no columns"
-
-
 @dataclass(frozen=True)
 class Options:
     """The keyword arguments of :func:`open_source`; those a form of data cannot use, raise."""
@@ -118,15 +115,36 @@ class Options:
             "split": self.split, "max_tokens": self.max_tokens, "labelled": self.labelled,
         }  # fmt: skip
 
+    def columns_of(self, header: Sequence[str], spec: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Names that the columns of pictures and of labels may have, in a table of this header.
+
+        Raises:
+            UnknownPartError: a column that the user names is not there.
+        """
+        pictures, labels = self.image_column, self.label_column
+        if pictures is not None:
+            named_column(header, pictures, "image", spec)
+        if labels is not None:
+            named_column(header, labels, "label", spec)
+        return (
+            IMAGE_COLUMNS if pictures is None else (pictures,),
+            LABEL_COLUMNS if labels is None else (labels,),
+        )
+
+    def one_label_source(self) -> None:
+        """Raise if labels are given and a column of them is named, too."""
+        if self.labels is not None:
+            self.refuse("label_column", because="labels are given by labels= (--labels)")
+
     def check_used(self, source: Any) -> None:
         """Raise if columns are named that this kind of data does not have."""
         are_texts = isinstance(source, TextSource | SentenceSource)
-        with_columns = (
-            ListedImages | CellSource | TarSource | ParquetSource | TextSource | SentenceSource
-        )
-        # embeddings were checked when they were opened: some come from columns
-        if not isinstance(source, EmbeddingSource | with_columns):
-            self.refuse("label_column", "image_column", because=_no_choice_of_columns(source))
+        names_pictures = isinstance(source, ListedImages | CellSource | TarSource | ParquetSource)
+        is_table = isinstance(source, EmbeddingSource | HuggingFaceSource)  # or arrays: refused
+        if not (are_texts or names_pictures):
+            self.refuse("image_column", because=f"{source.spec} has no column of pictures to name")
+        if not (are_texts or names_pictures or is_table):
+            self.refuse("label_column", because=f"{source.spec} has no columns")
         if not are_texts:
             nothing = f"{source.spec} holds no texts"
             self.refuse("text_column", "max_tokens", "tokens", "target", because=nothing)
@@ -405,7 +423,8 @@ def _named(text: str, options: Options) -> ExampleSource | EmbeddingSource:
     if text in DATASETS:
         options.images_only()
         options.refuse("classes", because=f"{text} has names of its own")
-        options.refuse("label_column", "image_column", because=f"{text} has columns of its own")
+        known = f"the columns of {text} are known; name its files to choose others"
+        options.refuse("label_column", "image_column", because=known)
         return named_source(text, options.split, options.data_root)
     options.refuse(
         "data_root", because=f"{text} is not the name of a dataset ({', '.join(DATASETS)})"
@@ -417,7 +436,9 @@ def _named(text: str, options: Options) -> ExampleSource | EmbeddingSource:
             return sentences_of_dataset(dataset, text, options)
         if options.text_column is not None or holds_texts(dataset):
             return texts_of(dataset, replace(options, split=None))
-        return HuggingFaceSource(dataset, spec=text, classes=options.classes)
+        return HuggingFaceSource(
+            dataset, spec=text, classes=options.classes, label=options.label_column
+        )
     if is_url(text):
         source = _named(local_copy(text), options)
         source.spec = text

@@ -83,6 +83,21 @@ _OTHER_THAN_THE_EXAMPLE = {
 }
 
 
+def _refuse_untrained(loaded: LoadedModel) -> None:
+    """Raise if weights of a model that should be trained were drawn at random.
+
+    transformers gives any network a new head if it was stored without one, and only prints it.
+    """
+    if loaded.untrained:
+        some = ", ".join(loaded.untrained[:4])
+        more = f" and {len(loaded.untrained) - 4:,} more" if len(loaded.untrained) > 4 else ""
+        raise ModelError(
+            f"{loaded.spec} stores no {some}{more}: they would be random numbers, and so would all "
+            "results; train it first (hardsight train gives it a head), name a model that was "
+            "trained to classify, or pass its weights by weights= (--weights)"
+        )
+
+
 def loaded_model(
     model: Any,
     weights: str | os.PathLike[str] | None,
@@ -575,6 +590,7 @@ def model_at_work(
             task="classify" if source.kind is None else source.kind.task,
             **loading,
         )
+        _refuse_untrained(loaded)
         stack.enter_context(fed_in_its_dtype(loaded.model))
         # a borrowed module is on the device already
         network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)

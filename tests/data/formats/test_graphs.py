@@ -71,13 +71,18 @@ def test_numbers_beside_nodes_serve_if_there_are_no_kinds(tmp_path):
         ({"graph_labels": None}, "has no TOY_graph_labels.txt"),
         ({"graph_labels": "1, 0\n-1, 0\n1, 0\n"}, "one number per line in TOY_graph_labels.*got 2"),
         ({"graph_indicator": "1, 1\n1, 2\n2, 3\n3, 3\n"}, "one number per line in TOY_graph_ind"),
-        ({"node_labels": "5\n"}, "a line for each of 8 nodes"),
+        ({"node_labels": "5\n"}, "each of 8 nodes in TOY_node_labels.txt of .*, got 1"),
+        ({"node_labels": ""}, "each of 8 nodes in TOY_node_labels.txt of .*, got 0"),
+        (
+            {"node_labels": None, "node_attributes": "5\n5\n"},
+            "8 nodes in TOY_node_attributes.txt of .*, got 2",
+        ),
+        ({"graph_labels": ""}, "no examples in .*: there are no labels of graphs"),
         ({"node_labels": "a\n"}, "cannot be read as numbers"),
         ({"graph_indicator": "1\n1\n2\n1\n2\n3\n3\n3\n"}, "graph after graph"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-@pytest.mark.filterwarnings("ignore:loadtxt")
 def test_files_that_do_not_fit_are_refused(tmp_path, changes, says):
     with pytest.raises(DataError, match=says):
         open_source(tu_folder(tmp_path / "toy", **changes))
