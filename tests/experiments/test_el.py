@@ -195,6 +195,7 @@ def test_an_experiment_whose_every_run_is_lost_says_so_and_claims_nothing(
     assert {claim.holds for claim in result.claims if claim not in safe} == {None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXPERIMENTS_ON_EL)
 def test_an_experiment_leaves_the_lost_runs_of_one_loss_out(
     name, tmp_path, shared_runs, sources, monkeypatch
@@ -454,6 +455,7 @@ def test_margins_relative_to_the_logits_do_not_change_with_their_scale(scripted)
     assert more["median, relative"] == pytest.approx(found["median, relative"])
 
 
+@pytest.mark.long
 def test_attacks_of_radius_0_leave_the_clean_accuracy_and_the_strongest_counts(tmp_path):
     quick = ("grey_epochs=2", "grey_batch=32", "limit=300", "seeds=[0]", "images=450")
     result = run_experiment(

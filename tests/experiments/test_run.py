@@ -198,6 +198,7 @@ def test_a_result_at_the_papers_scale_lies_beside_the_shorter_one(tmp_path, monk
     assert (tmp_path / "results" / "el-fig6" / "result.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.pinned  # other processes draw with the seeds as they are
 def test_models_are_trained_side_by_side_and_found_by_the_experiment(tmp_path, monkeypatch):
     import lightning.pytorch as pl
