@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import hardsight as hs
-from hardsight.errors import MissingDataError, TableError
+from hardsight.errors import HardsightWarning, MissingDataError, TableError
 from hardsight.scores import SCORES
 from tests.review import made
 
@@ -368,3 +369,25 @@ def test_a_run_with_a_row_per_token_is_refused_with_the_next_step(tmp_path):
     run = made.save(tmp_path / "run", data=about)
     with pytest.raises(TableError, match=r"a row for each token .*; look at its report"):
         made.App(run)
+
+
+class FailsInEvaluation(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.was_trained = nn.Linear(64, 10), False
+
+    def forward(self, x):
+        self.was_trained |= self.training
+        if self.was_trained and not self.training:
+            raise ValueError("no evaluation here")
+        return self.fc(x.flatten(1))
+
+
+def test_a_model_that_fails_in_evaluation_does_not_take_the_training_with_it(tmp_path):
+    with pytest.warns(HardsightWarning, match="review shows no angles: .*no evaluation here"):
+        done = hs.train(
+            FailsInEvaluation(), "builtin:digits", split="train", out=tmp_path / "run", epochs=1,
+            validation=0.0, track=True, thumbnails=0, device="cpu", show_progress=False, workers=0,
+        )  # fmt: skip
+    assert len(done.dynamics) == 1348
+    assert not (tmp_path / "run" / "nearest.parquet").exists()

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from hardsight._checks import versions, warn
 from hardsight.config import defaults_of
-from hardsight.errors import RunMismatchError
+from hardsight.errors import HardsightError, RunMismatchError
 from hardsight.heads import watch
 from hardsight.models import MODELS, LoadedModel
-from hardsight.run.loop import chosen_workers, pictures
+from hardsight.run.loop import chosen_workers, memory_errors, model_errors, pictures
 from hardsight.run.train._batches import EvaluationBatches, Pixels
 from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._data import PartOfData, Sources, is_first_process
-from hardsight.run.train._images import Decoded
+from hardsight.run.train._images import Decoded, TrainBatch
 from hardsight.run.train._ranks import Shard
 from hardsight.run_folder import (
     AGAIN,
@@ -379,31 +379,43 @@ def keep_nearest(
     places = [train.source.position_of(number) for number in index.tolist()]
     data = Decoded(train.source, train.how, places, kept=train.kept)
     batches = EvaluationBatches(
-        data, pixels, batch_size=max(256, config.batch_size), shard=Shard(),
+        data, pixels, batch_size=config.batch_size, shard=Shard(),
         workers=chosen_workers(config.workers, length=len(data)),
     )  # fmt: skip
-    found: list[tuple[Tensor, Tensor]] = []
-    numbers: list[Tensor] = []
+    model.to(pixels.device).eval()
+    name = type(model).__name__
+    try:
+        with (
+            memory_errors(f"{name} ran out of memory in evaluation"),
+            model_errors(name, "the training examples, in evaluation"),
+        ):
+            found = list(_nearest_of(batches, model, layer))
+    except HardsightError as err:  # the run is complete without them
+        warn(
+            f"the classes nearest to the suspects are not stored, so review shows no angles: {err}"
+        )
+        return
+    if found:
+        numbers, classes, angles = (torch.cat(parts) for parts in zip(*found, strict=True))
+        RunFolder(config.out).write_side_file(NEAREST, _as_rows(numbers, classes, angles))
+
+
+def _nearest_of(
+    batches: Iterable[TrainBatch], model: nn.Module, layer: nn.Module
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The index, the nearest classes and their angles of each batch, on the CPU."""
     seen: list[tuple[Tensor, Tensor]] = []
     hook = watch(layer, lambda embeddings, _, weights: seen.append((embeddings, weights)))
     try:
-        model.to(pixels.device).eval()
         for batch in batches:
             seen.clear()
             model(batch.inputs)
             # a model may call its head not at all in evaluation, or for several views of an input
             if len(seen) == 1 and len(seen[0][0]) == len(batch.labels):
-                numbers.append(batch.index.cpu())
-                found.append(_nearest_with_label(*seen[0], batch.labels))
+                classes, angles = _nearest_with_label(*seen[0], batch.labels)
+                yield batch.index.cpu(), classes.cpu(), angles.cpu()
     finally:
         hook.remove()
-    if found:
-        classes, angles = (
-            torch.cat([part.cpu() for part in parts]) for parts in zip(*found, strict=True)
-        )
-        RunFolder(config.out).write_side_file(
-            NEAREST, _as_rows(torch.cat(numbers), classes, angles)
-        )
 
 
 def _in_doubt(dynamics: ScoreTable) -> NDArray[np.int64]:
