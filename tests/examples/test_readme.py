@@ -78,8 +78,8 @@ def test_stored_embeddings_are_scored_and_fixed_as_the_readme_says(tmp_path, mon
     score, *_, export, apply = [line[2:] for line in typed.splitlines()]
     assert CliRunner().invoke(main, shlex.split(score)[1:]).exit_code == 0
     with closing(made.App(Path("runs/stored"))) as app:
-        item = app.queue()["items"][0]
-        assert item["index"] == 0
+        # among the first, not the first: one wrong label of 90 can turn a head against others too
+        (item,) = (one for one in app.queue()["items"] if one["index"] == 0)
         assert app.decide(item, "relabel", 0).status_code == 200
     for line in (export, apply):
         assert CliRunner().invoke(main, shlex.split(line)[1:]).exit_code == 0, line
